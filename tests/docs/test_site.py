@@ -11,12 +11,13 @@ from pkgutil import resolve_name
 from typing import Literal
 
 import pytest
-from docs.generate import commands, errors, fields, http_api, metrics
+from docs.generate import commands, compatibility, errors, fields, http_api, metrics
 from docs.generate.pictures import FOLDER
 from playwright.sync_api import Request, ViewportSize, sync_playwright
 
 from heatsink import errors as our_errors
 from heatsink.cli import main
+from heatsink.emulator.engine import OPERATIONS, REFUSED, STREAMS_API
 from heatsink.server.api.table import ROUTES
 from tests.accessibility import violations
 from tests.planted import FULL
@@ -124,6 +125,12 @@ def test_every_call_metric_and_error_is_in_the_reference() -> None:
     served = metrics.markdown()
     assert "| `heatsink_worker_items_total` | counter | `action`, `tenant`, `outcome` |" in served
     assert "| `heatsink_leads` | gauge |  | 1 while this coordinator leads |" in served
+
+
+def test_every_operation_of_the_emulator_is_in_the_reference() -> None:
+    text = compatibility.markdown()
+    for name in (*OPERATIONS, *REFUSED):
+        assert f"`{name.removeprefix(STREAMS_API)}`" in text
 
 
 @pytest.mark.parametrize("name", SETTINGS_OBJECTS)

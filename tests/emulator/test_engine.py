@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import boto3
 import pytest
 
-from heatsink.emulator.engine import API
+from heatsink.emulator.engine import API, OPERATIONS, REFUSED
 from heatsink.testing import ManualClock
 
 from .calls import TABLE, Calls
@@ -143,3 +144,12 @@ def test_a_description_counts_items_and_bytes(calls: Calls) -> None:
     calls.put("b", size=20)
     table = calls("DescribeTable", TableName=TABLE)["Table"]
     assert (table["ItemCount"], table["TableSizeBytes"]) == (2, 2 * len("pkaskx1") + 30)
+
+
+def test_every_operation_of_the_service_is_supported_or_refused_with_a_reason(calls: Calls) -> None:
+    """Those of the SDK that the tests use. A new operation of AWS fails this test."""
+    service = boto3.client("dynamodb", region_name="us-east-1").meta.service_model
+    assert set(service.operation_names) - OPERATIONS.keys() == REFUSED.keys()
+    error = calls("ExecuteStatement", Statement="SELECT * FROM things")
+    assert error["__type"].endswith("#UnknownOperationException")
+    assert "no PartiQL" in error["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from math import inf, nan
 from urllib.parse import urlsplit
 
@@ -23,6 +24,11 @@ from heatsink.testing import ManualClock
 
 LIST = b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"
 ANY_PORT = EngineSettings(port=0)
+CREATE = (
+    b'{"TableName": "%s", "BillingMode": "PAY_PER_REQUEST", "AttributeDefinitions": '
+    b'[{"AttributeName": "pk", "AttributeType": "S"}], "KeySchema": '
+    b'[{"AttributeName": "pk", "KeyType": "HASH"}]}'
+)
 
 
 def request(body: bytes = b"{}", head: bytes = LIST) -> bytes:
@@ -38,6 +44,12 @@ class Wire:
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         return int(head.split()[1]), await self._reader.readexactly(length)
+
+    async def both(self) -> tuple[bytes, bytes]:
+        """The head of an answer and its body."""
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        return head, await self._reader.readexactly(length)
 
     async def whole(self) -> bytes:
         """Everything until the server closes the connection."""
@@ -146,6 +158,70 @@ async def test_a_browser_gets_no_permission_to_cross_origins() -> None:
         assert (await wire.answer())[0] == 404
         wire.writer.write(asked % b"Origin: http://evil.example\r\n")
         assert (await wire.answer())[0] == 403
+        wire.writer.close()
+
+
+async def test_a_page_of_this_machine_gets_permission() -> None:
+    page = b"Origin: http://localhost:3000\r\n"
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(b"OPTIONS / HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % page)
+        head, _ = await wire.both()
+        assert b"Access-Control-Allow-Origin: http://localhost:3000" in head
+        assert b"x-amz-target" in head
+        wire.writer.write(request(head=LIST + page))
+        head, body = await wire.both()
+        assert b"Access-Control-Allow-Origin: http://localhost:3000" in head
+        assert b"TableNames" in body
+        wire.writer.write(request())
+        head, _ = await wire.both()
+        assert b"Access-Control" not in head
+        wire.writer.close()
+
+
+@pytest.mark.parametrize(("name", "bits"), [(b"gzip", 31), (b"deflate", 15)])
+async def test_bodies_may_be_compressed(name: bytes, bits: int) -> None:
+    machine = zlib.compressobj(wbits=bits)
+    body = machine.compress(b'{"Limit": 10}') + machine.flush()
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(request(body, LIST + b"Content-Encoding: %s\r\n" % name))
+        assert (await wire.answer())[0] == 200
+        wire.writer.write(request(body[:-4], LIST + b"Content-Encoding: %s\r\n" % name))
+        status, refusal = await wire.answer()
+        assert (status, b"SerializationException" in refusal) == (400, True)
+        wire.writer.write(request(b"{}", LIST + b"Accept-Encoding: %s\r\n" % name))
+        head, _ = await wire.both()
+        assert b"Content-Encoding" not in head  # too short
+        wire.writer.close()
+
+
+async def test_a_long_answer_is_compressed_for_whoever_accepts_it() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        for number in range(50):
+            body = CREATE % (b"a-table-with-a-long-name-%02d" % number)
+            wire.writer.write(request(body, LIST.replace(b"ListTables", b"CreateTable")))
+            assert (await wire.answer())[0] == 200
+        wire.writer.write(request(b"{}", LIST + b"Accept-Encoding: br, gzip;q=0.8\r\n"))
+        head, body = await wire.both()
+        assert b"Content-Encoding: gzip" in head
+        assert b"x-amz-crc32: %d\r\n" % zlib.crc32(body) in head
+        assert b"a-table-with-a-long-name-49" in zlib.decompress(body, 31)
+        wire.writer.write(request(b"{}", LIST + b"Accept-Encoding: gzip;q=0\r\n"))
+        head, _ = await wire.both()
+        assert b"Content-Encoding" not in head
+        wire.writer.close()
+
+
+async def test_a_small_body_that_unpacks_to_a_large_one_is_refused() -> None:
+    machine = zlib.compressobj(wbits=31)
+    body = machine.compress(b" " * (17 * 1_024 * 1_024)) + machine.flush()
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(request(body, LIST + b"Content-Encoding: gzip\r\n"))
+        status, refusal = await wire.answer()
+        assert (status, b"too large" in refusal) == (400, True)
         wire.writer.close()
 
 

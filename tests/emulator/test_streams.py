@@ -133,6 +133,11 @@ async def test_an_iterator_expires(calls: Calls, clock: ManualClock) -> None:
     assert len(page["Records"]) == 1
     assert page["NextShardIterator"]
     await clock.advance(901.0)
+    calls.put("b")
+    since = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": clock.now_s() - 1}
+    later = calls(f"{STREAMS_API}GetShardIterator", **given, **since)
+    [record] = calls(f"{STREAMS_API}GetRecords", **later)["Records"]
+    assert record["dynamodb"]["Keys"]["pk"] == {"S": "b"}
     error = calls(f"{STREAMS_API}GetRecords", **made)
     assert error["__type"].endswith("#ExpiredIteratorException")
     assert (

@@ -97,6 +97,41 @@ OPERATIONS: dict[str, Operation] = {
     STREAMS_API + "GetRecords": _operation(requests.GetRecords, get_records),
 }
 
+PARTIQL = "it has no PartiQL; use PutItem, GetItem, UpdateItem, DeleteItem, Query or Scan"
+BACKUPS = "it makes no backups; start it with --data FILE and copy that file"
+EXPORTS = "it has no S3 to import from or export to; use Scan and BatchWriteItem"
+REPLICAS = "it has one region; test global tables on AWS"
+KINESIS = "it has no Kinesis; read the table's stream"
+INSIGHTS = "its page and GET /partitions show the hottest keys"
+VECTORS = "it has no vector indexes"
+POLICIES = "it has no users and no access rules"
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction"), PARTIQL),
+    **dict.fromkeys(("CreateBackup", "DeleteBackup", "DescribeBackup", "ListBackups"), BACKUPS),
+    **dict.fromkeys(("RestoreTableFromBackup", "RestoreTableToPointInTime"), BACKUPS),
+    "UpdateContinuousBackups": BACKUPS,
+    **dict.fromkeys(("ExportTableToPointInTime", "DescribeExport", "ListExports"), EXPORTS),
+    **dict.fromkeys(("ImportTable", "DescribeImport", "ListImports"), EXPORTS),
+    **dict.fromkeys(("CreateGlobalTable", "UpdateGlobalTable", "DescribeGlobalTable"), REPLICAS),
+    **dict.fromkeys(("ListGlobalTables", "DescribeTableReplicaAutoScaling"), REPLICAS),
+    **dict.fromkeys(("DescribeGlobalTableSettings", "UpdateGlobalTableSettings"), REPLICAS),
+    "UpdateTableReplicaAutoScaling": REPLICAS,
+    **dict.fromkeys(
+        (
+            *("EnableKinesisStreamingDestination", "DisableKinesisStreamingDestination"),
+            *("DescribeKinesisStreamingDestination", "UpdateKinesisStreamingDestination"),
+        ),
+        KINESIS,
+    ),
+    **dict.fromkeys(("DescribeContributorInsights", "ListContributorInsights"), INSIGHTS),
+    "UpdateContributorInsights": INSIGHTS,
+    "SearchVectors": VECTORS,
+    **dict.fromkeys(("StartBulkPutItems", "DescribeBulkOperation"), EXPORTS),
+    **dict.fromkeys(("CancelBulkOperation", "ListBulkOperations"), EXPORTS),
+    **dict.fromkeys(("PutResourcePolicy", "GetResourcePolicy", "DeleteResourcePolicy"), POLICIES),
+}
+"""The operations that the emulator refuses on purpose, and what to do instead."""
+
 _encode = msgspec.json.Encoder().encode
 INTERNAL_ERROR = _encode(
     Refused(
@@ -205,11 +240,11 @@ def _understood(decoder: msgspec.json.Decoder[Any], body: bytes) -> Reading:
 
 
 def _unknown(target: str) -> EngineError:
+    name = target.removeprefix(API)
     if target.startswith(API):
+        reason = REFUSED.get(name, "no such operation is known")
         return Refused(
-            "UnknownOperationException",
-            f"this emulator does not support {target.removeprefix(API)}; it supports "
-            f"{', '.join(OPERATIONS)}",
+            "UnknownOperationException", f"this emulator does not support {name}: {reason}"
         )
     return EngineError(
         "com.amazon.coral.service#UnknownOperationException",

@@ -407,9 +407,10 @@ class GetShardIterator(Request, kw_only=True):
     stream_arn: str
     shard_id: str
     shard_iterator_type: Literal[
-        "TRIM_HORIZON", "LATEST", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"
+        "TRIM_HORIZON", "LATEST", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP"
     ]
     sequence_number: str | None = None
+    timestamp: float | None = None
 
 
 class GetRecords(Request, kw_only=True):

@@ -2,8 +2,8 @@
 
 The server is for tests and laptops. By default, it checks no credentials and listens on 127.0.0.1
 only. With a token, it checks signatures, and can listen on other addresses. Pages of other sites in
-a browser cannot call it: the header X-Amz-Target needs a preflight request, which the server
-refuses. The server also refuses host names and origins other than those of this machine. A GET
+a browser cannot call it: the header X-Amz-Target needs a preflight request, which the server grants
+to pages of this machine only. The server also refuses other host names than this machine's. A GET
 without X-Amz-Target returns the page about partitions.
 """
 
@@ -36,9 +36,11 @@ from heatsink.primitives.connections import (
     within_files,
 )
 from heatsink.primitives.words import pip_install
+from heatsink.stores.dynamodb.wire.errors import EngineError
 from heatsink.stores.dynamodb.wire.signing import SignedRequest, is_signed_with
 
 from . import page
+from .browsers import PREFLIGHT, for_origin, is_local, packed, unpacked
 from .control import CONTROL, Control, error_of
 from .engine import INTERNAL, Engine
 from .settings import EngineSettings
@@ -56,6 +58,8 @@ BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
 TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
 TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
+ACCEPTED, ENCODED = b"accept-encoding", b"content-encoding"
+ACCEPTED_LENGTH, ENCODED_LENGTH = len(ACCEPTED), len(ENCODED)
 NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests need an X-Amz-Target header"}'
 NO_COMMAND = b'{"message":"POST to /control/fail, /throttle, /split or /reset, or GET /control"}'
 CORAL = "com.amazon.coral.service#"
@@ -113,6 +117,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
         self._piece = server.crowd.limits.header_bytes
         self._headers_max = server.crowd.limits.headers
         self._host, self._origin, self._target = b"", b"", b""
+        self.accepted, self._encoding = b"", b""
         self._known_host: bytes | None = None
         self._is_open = self._is_last = False
         self._owed = 0  # answers that are not sent yet
@@ -177,6 +182,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
     def on_message_begin(self) -> None:
         self._in_head, self._arrived, self._headers = True, 0, 0
         self._host, self._origin, self._target = b"", b"", b""
+        self.accepted, self._encoding = b"", b""
         self._url, self._body, self._size = b"", [], 0
 
     def on_url(self, url: bytes) -> None:
@@ -186,6 +192,10 @@ class EngineConnection(asyncio.Protocol, Bounded):
         self._headers += 1
         length = len(name)
         if length > TARGET_LENGTH:
+            if length == ACCEPTED_LENGTH and name.lower() == ACCEPTED:
+                self.accepted = value
+            elif length == ENCODED_LENGTH and name.lower() == ENCODED:
+                self._encoding = value
             return
         if length == TARGET_LENGTH:
             if name.lower() == TARGET:
@@ -217,18 +227,37 @@ class EngineConnection(asyncio.Protocol, Bounded):
         self._stirred = True
         if self._in_head:
             self._take_head()
+        if self._origin and self.parser.get_method() == b"OPTIONS":
+            self._grant()
+            return
         if (self._origin or self._host != self._known_host) and not self._is_allowed():
             return
         if self._target:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            if self._encoding:
+                try:
+                    body = unpacked(body, self._encoding, BODY_BYTES_MAX)
+                except EngineError as error:
+                    self.send(self._server.framed(400, encode(error.body())))
+                    return
             self._server.handle(self, self._target.decode("latin-1"), body)
         else:
             body = b"".join(self._body)
             self.send(self._server.browse(self.parser.get_method(), self._url, body))
 
+    def _grant(self) -> None:
+        """Answer the preflight request of a browser."""
+        refusal = self._server.refusal_of(self._host, self._origin)
+        if refusal is None:
+            self.send(PREFLIGHT)
+        else:
+            self._origin = b""
+            self.refuse(*refusal)
+
     def _is_allowed(self) -> bool:
         refusal = self._server.refusal_of(self._host, self._origin)
         if refusal is not None:
+            self._origin = b""
             self.refuse(*refusal)
             return False
         self._known_host = self._host
@@ -248,6 +277,8 @@ class EngineConnection(asyncio.Protocol, Bounded):
     def send(self, answer: bytes) -> None:
         if not self._is_open or self.transport.is_closing():
             return
+        if self._origin:
+            answer = for_origin(answer, self._origin)
         if self._is_last or not self.parser.should_keep_alive():
             self.transport.write(_last(answer))
             self.transport.close()
@@ -321,6 +352,8 @@ class EngineServer:
         if self._names is None:
             return None  # an address of any name: clients need the token
         page = origin.decode("latin-1") if origin else None
+        if page is not None and is_local(page, self._names):
+            page = None
         return refusal_of(host.decode("latin-1"), page, self._names)
 
     def unauthorized(self, request: SignedRequest) -> bytes | None:
@@ -333,9 +366,12 @@ class EngineServer:
         name, message = INVALID_SIGNATURE if given else NO_CREDENTIALS
         return self.framed(400, encode({"__type": CORAL + name, "message": message}))
 
-    def framed(self, status: int, body: bytes) -> bytes:
+    def framed(self, status: int, body: bytes, accepted: bytes = b"") -> bytes:
+        """Return an answer. `accepted` are the encodings in which the client accepts its body."""
         request_id = self._rng.getrandbits(REQUEST_ID_BITS)
         date = http_date(int(self._clock.now_s()))
+        if accepted and (compressed := packed(body, accepted)):
+            body, date = compressed[0], date + b"\r\nContent-Encoding: " + compressed[1]
         return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body), date) + body
 
     def browse(self, method: bytes, url: bytes, body: bytes) -> bytes:
@@ -402,7 +438,8 @@ class EngineServer:
     def _answer(self, connection: EngineConnection, target: str, body: bytes) -> None:
         fault = self.control.fault(target, body) if self.control.faults else None
         if fault is None:
-            connection.send(self.framed(*self._engine.answer(target, body)))
+            accepted = connection.accepted
+            connection.send(self.framed(*self._engine.answer(target, body), accepted))
             return
         if fault.applied:
             self._engine.answer(target, body)

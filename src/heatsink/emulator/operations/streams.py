@@ -79,8 +79,19 @@ def get_shard_iterator(database: Database, request: GetShardIterator) -> Json:
     stream = _stream(database, request.stream_arn)
     stream.shards()
     shard = stream.shard(request.shard_id)
-    place = _Place(shard.id, str(_start(stream, shard, request)), database.clock.now_s())
+    if request.shard_iterator_type == "AT_TIMESTAMP":
+        number = _at_time(stream, shard, request.timestamp, database.clock.now_s())
+    else:
+        number = _start(stream, shard, request)
+    place = _Place(shard.id, str(number), database.clock.now_s())
     return {"ShardIterator": place.iterator(request.stream_arn)}
+
+
+def _at_time(stream: Stream, shard: Shard, at_s: float | None, now_s: float) -> int:
+    if at_s is None or at_s > now_s:
+        raise ValidationFailed("ShardIteratorType AT_TIMESTAMP needs a Timestamp in the past")
+    later = (change.number for change in shard.changes if change.at_s >= at_s)
+    return next(later, stream.latest)
 
 
 def _start(stream: Stream, shard: Shard, request: GetShardIterator) -> int:
