@@ -98,6 +98,7 @@ class Coordination:
         )
         self.leader = Leader(registry, lease, hooks)
         self.rules = settings.buckets
+        self._adopt_limits(settings.near, settings.window_s)
         self._policy, self._near_policy = BucketPolicy(self.rules), NearPolicy(settings.near)
         self._keys = ControlLoop(self.watch.observe, self._policy, self.leader.publish)
         reads = NearWatch(self.watch, self._near_policy, self.leader, near, clock)
@@ -113,7 +114,10 @@ class Coordination:
         self.rules = rules
         self._policy.adopt(rules)
         self._near_policy.adopt(near)
-        self.watch.adopt(window_s)
+        self._adopt_limits(near, window_s)
+
+    def _adopt_limits(self, near: NearRules, window_s: float) -> None:
+        self.watch.adopt(window_s, self.rules.bucket_units_s, near.hot_reads_s)
 
     async def fleet_heat(self, deadline_s: float) -> FleetHeat | None:
         """The fleet's recent heat; None if this process does not know it.

@@ -17,6 +17,7 @@ from heatsink.heat.count import Tracker
 from heatsink.heat.fleet import Aggregator, FleetHeat, HeatBoard
 from heatsink.heat.heat import KeyHeat, PartitionHeat, WindowHeat, write_units
 from heatsink.heat.report import HeatBus
+from heatsink.primitives.clock import breathe
 from heatsink.primitives.keys import key_of
 from heatsink.primitives.subjects import OWN, Kind, Subject, subject_of
 from heatsink.registry.decisions import Decision
@@ -26,6 +27,9 @@ from heatsink.stores.stores import ConsumptionNotes
 
 SILENT_WINDOWS = 3
 SHOWN_MAX = 256
+REPORTS_AT_ONCE = 200
+LISTED_SHARE = 0.1  # of a limit: colder keys are not listed in a window
+NOTABLE_SHARE = 0.5  # of a bucket's limit: colder keys wait for the end of the window
 
 
 class StorePartitions:
@@ -92,7 +96,10 @@ class KeyWatch:
     """
 
     def __init__(self, bus: HeatBus, registry: Registry, name: str, window_s: float) -> None:
-        """`name` is the name under which other processes know this process."""
+        """`name` is the name under which other processes know this process.
+
+        Call `adopt` to say which keys matter. Before that, all reported keys do.
+        """
         self.name = name
         self.window_s = window_s
         self.seen: FleetHeat | None = None
@@ -101,14 +108,21 @@ class KeyWatch:
         self._heard_s = float("-inf")
         self._aggregator = Aggregator(window_s)
 
-    def adopt(self, window_s: float) -> None:
-        """Count heat in windows of this length from now on."""
+    def adopt(self, window_s: float, bucket_units_s: float, hot_reads_s: float) -> None:
+        """Count heat in windows of this length from now on.
+
+        Observe only keys that may matter to rules with these limits.
+        """
         self.window_s = window_s
         self._aggregator.adopt(window_s, self._registry.fleet_now_s())
+        listed_s = LISTED_SHARE * min(bucket_units_s, hot_reads_s)
+        self._aggregator.leave_out(listed_s, NOTABLE_SHARE * bucket_units_s)
 
     async def observe(self) -> KeyObservation:
         now_s = self._registry.fleet_now_s()
-        for report in await self._bus.receive():
+        for number, report in enumerate(await self._bus.receive()):
+            if number % REPORTS_AT_ONCE == REPORTS_AT_ONCE - 1:
+                await breathe()  # the lease must not wait for thousands of reports
             self._aggregator.add(report, now_s)
             self._heard_s = now_s
         taken = self._aggregator.take(now_s)

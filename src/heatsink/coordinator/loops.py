@@ -80,7 +80,9 @@ class Leader:
 class Coordinator:
     """Holds or watches the lease, and keeps the closed time ahead of now.
 
-    While it leads, it runs its control loops.
+    While it leads, it publishes news and runs its control loops. These three have a schedule each:
+    the lease and the closed time never wait for Redis or for a control loop, however long its turn
+    takes.
     """
 
     def __init__(
@@ -91,29 +93,67 @@ class Coordinator:
         loops: Sequence[Turn],
         on_turn: Callable[[HeatsinkError | None, int | None], None] = lambda _error, _term: None,
     ) -> None:
+        """`on_turn` is called after every beat with the last error, if there is one, and the term.
+
+        The error is that of the beat, or that of the last turn of the control loops.
+        """
         self._registry = registry
         self._lease = lease
         self._clock = clock
         self._loops = loops
         self._on_turn = on_turn
+        self._failure: HeatsinkError | None = None  # of the last turn of the control loops
 
     async def run_once(self) -> None:
+        await self.beat()
+        await self.tell()
+        await self.turn()
+
+    async def beat(self) -> None:
+        """Renew the lease or try to get it, and advance the closed time."""
         leads = await self._lease.hold()
         if leads or not self._registry.has_news:
             await self._registry.keep_ahead(leads)
-        if not leads:
+
+    async def tell(self) -> None:
+        """Publish the closed time and new decisions as news, if this coordinator leads."""
+        if self._lease.term is not None:
+            await self._registry.tell()
+
+    async def turn(self) -> None:
+        """Run every control loop once, if this coordinator leads."""
+        if self._lease.term is None:
             return
-        await self._registry.tell()
         for loop in self._loops:
             await loop.run_once()
 
     async def run(self) -> None:
+        work = (self._keep_beating, self._keep_telling, self._keep_turning)
+        schedules = [asyncio.ensure_future(each()) for each in work]
+        try:
+            await asyncio.gather(*schedules)
+        finally:
+            for schedule in schedules:
+                schedule.cancel()
+            await asyncio.gather(*schedules, return_exceptions=True)
+
+    async def _keep_beating(self) -> None:
         while True:
-            failure = await self._failure_of(self.run_once)
+            failure = await self._failure_of(self.beat)
             term = self._lease.term
-            self._on_turn(failure, term)
             leads = term is not None
+            self._on_turn(failure or (self._failure if leads else None), term)
             await self._clock.sleep(TURN_S if leads else self._registry.standby_s(TURN_S))
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await self.tell()
+            await self._clock.sleep(TURN_S)
+
+    async def _keep_turning(self) -> None:
+        while True:
+            self._failure = await self._failure_of(self.turn)
+            await self._clock.sleep(TURN_S)
 
     async def _failure_of(self, turn: Callable[[], Awaitable[None]]) -> HeatsinkError | None:
         try:

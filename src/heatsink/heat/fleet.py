@@ -1,9 +1,14 @@
-"""Sum the servers' reports into the heat of the fleet, window by window."""
+"""Sum the servers' reports into the heat of the fleet.
+
+The sums roll: each server counts with its latest report, so a sum is the fleet's heat in the last
+window's length. A new report is subtracted and added in one pass over its own keys. No pass over
+all keys of all servers is ever needed. A server that does not report in time stops counting.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 import msgspec
@@ -14,88 +19,76 @@ from .plain import UNITS_S_MAX
 
 WINDOWS_KEPT = 5
 GRACE_S = 0.3
+LATE_S = 0.25  # a server counts no longer if its next report is later than this
+PARTIAL_LATE_S = 0.8  # the same, for programs without this library, which know no windows
 EARLIEST_S = 0.25  # a shorter burst is averaged over this time: its window may stay calm
 STEP_S = 0.08  # the shortest time between two reports of a key that gives a rate
 LASTS_S = 5.0
 NAMELESS = "plain:"
 PARTIAL_KEYS_MAX = 4_096
 SENDERS_MAX = 100_000
-
-
-@dataclass(slots=True)
-class _Seen:
-    """One server's counts of one key so far.
-
-    `recent_s` is the key's write rate on that server between the last two reports.
-    """
-
-    heat: Heat
-    elapsed_s: float
-    recent_s: float = 0.0
-
-    @property
-    def per_s(self) -> float:
-        return 1 / max(self.elapsed_s, EARLIEST_S)
+UNITS, WRITES, READS, THROTTLES, ERROR, UNREPORTED, LISTERS, PLACE = range(8)
+Rates = list[float]  # of one key, on one server or on all: see the constants above
 
 
 @dataclass(slots=True)
 class _Account:
-    """One server's reports of one window."""
+    """One server's reports that count now.
 
+    `rates` holds the keys of its latest final report. `early` holds the counts of its early reports
+    of the window that still runs: the units so far, the time so far, and the latest rate. `since_s`
+    is when the window of the final report began.
+    """
+
+    heard_s: float
+    since_s: float = inf
+    final: int = -1
+    window: int = -1
     elapsed_s: float = 0.0
-    final: bool = False
     unreported_s: float = 0.0
-    keys: dict[str, _Seen] = field(default_factory=dict)
     is_partial: bool = False
+    rates: dict[str, Rates] = field(default_factory=dict)
+    early: dict[str, tuple[int, float, float]] = field(default_factory=dict)
 
-    def take(self, report: Report) -> None:
-        for key, heat in report.keys.items():
-            self.keys[key] = self._seen(key, heat, report)
-        self.elapsed_s = report.elapsed_s
-        if report.final:
-            self.final = True
-            self.unreported_s = report.unreported / max(report.elapsed_s, EARLIEST_S)
-
-    def take_partial(self, report: Report) -> None:
-        """Take in the rates that a program without this library reports.
-
-        The new rate of a sender with a name replaces its old rate. Senders without a name share one
-        account, so their rates add up. One account can add at most `UNITS_S_MAX` to a key's rate.
-        """
-        self.is_partial = True
-        adds_up = report.server == NAMELESS
-        for key, heat in report.keys.items():
-            before = self.keys.get(key)
-            if before is None and len(self.keys) >= PARTIAL_KEYS_MAX:
-                continue
-            units = heat.write_units
-            if before is not None and adds_up:
-                units += before.heat.write_units
-            units = min(units, UNITS_S_MAX)
-            self.keys[key] = _Seen(replace(heat, writes=units, write_units=units), 1.0)
-
-    def _seen(self, key: str, heat: Heat, report: Report) -> _Seen:
-        seen, before = _Seen(heat, report.elapsed_s), self.keys.get(key)
-        if before is not None and not report.final:
-            step_s = report.elapsed_s - before.elapsed_s
-            if step_s >= STEP_S:
-                seen.recent_s = (heat.write_units - before.heat.write_units) / step_s
-        return seen
+    def accepts(self, report: Report) -> bool:
+        """Whether a report is newer than all reports of this server so far."""
+        if report.window <= self.final or report.window < self.window:
+            return False
+        return report.window > self.window or report.elapsed_s > self.elapsed_s
 
 
 class Aggregator:
-    """Sums the reports of all servers per window. Repeated and reordered reports do no harm.
+    """Sums the latest reports of all servers. Repeated and reordered reports do no harm.
 
-    `servers` is the number of servers that sent reports for the last complete window.
+    `servers` is the number of servers whose reports count in the last complete window.
     """
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(self, window_s: float, listed_s: float = 0.0, notable_s: float = 0.0) -> None:
+        """Windows list the keys that cost `listed_s` or more a second.
+
+        While a window runs, only keys with new reports are listed, and only if their writes cost
+        `notable_s` or more.
+        """
         self.servers = 1
         self._window_s = window_s
-        self._windows: dict[int, dict[str, _Account]] = {}
+        self._listed_s = listed_s
+        self._notable_s = notable_s
         self._finished = -1
-        self._reporters: deque[set[str]] = deque(maxlen=WINDOWS_KEPT)
-        """For each of the last windows, the servers that reported in time or too late."""
+        self._latest_s = float("-inf")
+        self._clear()
+
+    def _clear(self) -> None:
+        self._accounts: dict[str, _Account] = {}  # in the order of their last report
+        self._missing: dict[str, float] = {}
+        """Servers whose reports are overdue, and when they last reported."""
+        self._sums: dict[str, Rates] = {}
+        self._unreported_s = 0.0
+        self._rising: dict[str, set[str]] = {}  # by key, the servers with early reports of it
+        self._news: dict[str, None] = {}  # notable keys with new reports, in a stable order
+
+    def leave_out(self, listed_s: float, notable_s: float) -> None:
+        """Change which keys windows list: see the constructor."""
+        self._listed_s, self._notable_s = listed_s, notable_s
 
     def adopt(self, window_s: float, now_s: float) -> None:
         """Count in windows of this length from now on; the window that runs now is the first.
@@ -105,8 +98,7 @@ class Aggregator:
         """
         if window_s != self._window_s:
             self._window_s = window_s
-            self._windows.clear()
-            self._reporters.clear()
+            self._clear()
             self._finished = int(now_s / window_s) - 1
 
     def add(self, report: Report, now_s: float) -> bool:
@@ -115,107 +107,227 @@ class Aggregator:
         Returns False, and ignores the report, if it is too old, from the future, or not newer than
         the last report of its server.
         """
+        self._notice_jump_back(now_s)
         current = int(now_s / self._window_s)
-        self._notice_jump_back(current)
         if report.partial:
-            return self._add_partial(report, current)
-        if not max(self._finished, current - WINDOWS_KEPT) < report.window <= current + 1:
-            if self._reporters and report.window <= self._finished:
-                self._reporters[-1].add(report.server)
+            return self._add_partial(report, now_s, current)
+        if not current - WINDOWS_KEPT < report.window <= current + 1:
             return False
-        servers = self._windows.setdefault(report.window, {})
-        account = servers.setdefault(report.server, _Account())
-        if account.final or report.elapsed_s <= account.elapsed_s:
+        account = self._accounts.get(report.server)
+        if account is None:
+            account = self._accounts[report.server] = _Account(now_s)
+            self._missing.pop(report.server, None)
+        if not account.accepts(report):
             return False
-        account.take(report)
+        if report.window > account.window:
+            self._end_early(report.server, account)
+        account.window, account.elapsed_s = report.window, report.elapsed_s
+        if report.final:
+            self._take_final(report, account, now_s)
+        else:
+            self._take_early(report, account)
         return True
 
-    def _add_partial(self, report: Report, current: int) -> bool:
+    def _take_final(self, report: Report, account: _Account, now_s: float) -> None:
+        self._end_early(report.server, account)
+        self._withdraw(account)
+        account.final, account.heard_s = report.window, now_s
+        account.since_s = now_s - min(report.elapsed_s, 2 * self._window_s)
+        del self._accounts[report.server]
+        self._accounts[report.server] = account  # the order of the last report
+        per_s = 1 / max(report.elapsed_s, EARLIEST_S)
+        account.unreported_s = report.unreported * per_s
+        self._unreported_s += account.unreported_s
+        for key, heat in report.keys.items():
+            self._count(key, account, _rates(heat, per_s, account.unreported_s))
+
+    def _count(self, key: str, account: _Account, rates: Rates) -> None:
+        """Add the rates of a key that the server did not list before."""
+        account.rates[key] = rates
+        total = self._sums.get(key)
+        if total is None:
+            self._sums[key] = total = rates.copy()
+        else:
+            place = max(total[PLACE], rates[PLACE])
+            for n, rate in enumerate(rates):
+                total[n] += rate
+            total[PLACE] = place
+        if total[UNITS] + total[THROTTLES] >= self._notable_s:
+            self._news[key] = None
+
+    def _withdraw(self, account: _Account) -> None:
+        """Subtract everything that the account has added to the sums."""
+        sums = self._sums
+        for key, rates in account.rates.items():
+            total = sums[key]
+            if total[LISTERS] <= 1:
+                del sums[key]
+                continue
+            place = total[PLACE]
+            for n, rate in enumerate(rates):
+                total[n] -= rate
+            total[PLACE] = place
+        account.rates = {}
+        self._unreported_s -= account.unreported_s
+        account.unreported_s = 0.0
+
+    def _take_early(self, report: Report, account: _Account) -> None:
+        for key, heat in report.keys.items():
+            rate = heat.write_units / max(report.elapsed_s, EARLIEST_S)
+            before = account.early.get(key)
+            if before is not None:
+                step_s = report.elapsed_s - before[1]
+                if step_s >= STEP_S:
+                    rate = max(rate, (heat.write_units - before[0]) / step_s)
+            account.early[key] = heat.write_units, report.elapsed_s, rate
+            self._rising.setdefault(key, set()).add(report.server)
+            self._news[key] = None
+
+    def _end_early(self, server: str, account: _Account) -> None:
+        for key in account.early:
+            servers = self._rising[key]
+            servers.discard(server)
+            if not servers:
+                del self._rising[key]
+        account.early = {}
+
+    def _add_partial(self, report: Report, now_s: float, current: int) -> bool:
+        """Add the rates that a program without this library reports.
+
+        The new rate of a sender with a name replaces its old rate. Senders without a name share one
+        account, so their rates in one window add up. One account can add at most `UNITS_S_MAX` to a
+        key's rate.
+        """
         window = int(report.window / self._window_s) if report.window else current
-        if not max(self._finished, current - WINDOWS_KEPT) < window <= current + 1:
+        if not current - WINDOWS_KEPT < window <= current + 1:
             return False
-        servers = self._windows.setdefault(window, {})
-        if report.server not in servers and len(servers) >= SENDERS_MAX:
-            return False
-        servers.setdefault(report.server, _Account()).take_partial(report)
+        account = self._accounts.pop(report.server, None)
+        if account is None:
+            if len(self._accounts) >= SENDERS_MAX:
+                return False
+            account = _Account(now_s, is_partial=True)
+        self._accounts[report.server] = account
+        account.heard_s = now_s
+        if window > account.window:
+            self._withdraw(account)
+            account.window = window
+        adds_up, kept = report.server == NAMELESS, account.rates
+        self._withdraw(account)
+        for key, heat in report.keys.items():
+            before = kept.get(key)
+            if before is None and len(kept) >= PARTIAL_KEYS_MAX:
+                continue
+            units = heat.write_units + (before[UNITS] if before and adds_up else 0)
+            units = int(min(units, UNITS_S_MAX))
+            kept[key] = _rates(replace(heat, writes=units, write_units=units), 1.0, 0.0)
+        for key, rates in kept.items():
+            self._count(key, account, rates)
         return True
 
-    def _notice_jump_back(self, current: int) -> None:
-        if current < self._finished - WINDOWS_KEPT:
-            self._finished = current - WINDOWS_KEPT
-            self._windows = {w: seen for w, seen in self._windows.items() if w <= current + 1}
+    def _notice_jump_back(self, now_s: float) -> None:
+        """Start again if the fleet's time was set back."""
+        if now_s < self._latest_s - WINDOWS_KEPT * self._window_s:
+            self._clear()
+            self._finished = int(now_s / self._window_s) - WINDOWS_KEPT
+            self._latest_s = now_s
+        self._latest_s = max(self._latest_s, now_s)
 
     def take(self, now_s: float) -> list[WindowHeat]:
-        """The windows that became complete since the last call, and the windows that still run.
+        """The last window, if it has become complete since the last call, and the one that runs.
 
-        They are sorted, the oldest first.
+        The window that runs lists only notable keys that have new reports since the last call. If
+        no server reported, a complete window is empty, so that keys cool down.
         """
-        self._notice_jump_back(int(now_s / self._window_s))
+        self._notice_jump_back(now_s)
+        self._let_go(now_s)
         taken = []
-        for window in sorted(self._windows):
-            complete = now_s >= (window + 1) * self._window_s + GRACE_S
-            accounts = self._windows.pop(window) if complete else self._windows[window]
-            is_bounded = complete and self._is_bounded(accounts)
-            taken.append(self._sum(window, list(accounts.values()), complete, is_bounded))
-            if complete:
-                ours = {name for name, account in accounts.items() if not account.is_partial}
-                self._reporters.append(ours)
-                self._finished = window
-                self.servers = max(len(ours), 1)
-        return self._with_silence(taken, now_s)
-
-    def _is_bounded(self, accounts: dict[str, _Account]) -> bool:
-        """Whether every server that reported recently has sent its final report of this window."""
-        final = {server for server, account in accounts.items() if account.final}
-        ours = {server for server, account in accounts.items() if not account.is_partial}
-        expected = ours.union(*self._reporters)
-        return bool(expected) and expected <= final
-
-    def _with_silence(self, taken: list[WindowHeat], now_s: float) -> list[WindowHeat]:
-        """The windows in `taken` and, if no server reported in the last window, an empty window.
-
-        The empty window lets keys cool down while no server reports.
-        """
         ended = int((now_s - GRACE_S) / self._window_s) - 1
-        if ended > self._finished and not any(heat.window == ended for heat in taken):
+        if ended > self._finished:
             self._finished = ended
-            self._reporters.append(set())
-            taken.append(self._sum(ended, [], complete=True, is_bounded=False))
-        return sorted(taken, key=lambda heat: heat.window)
+            taken.append(self._complete(ended))
+        news, self._news = self._news, {}
+        keys = {key: self._rising_heat(key) for key in news if self._is_known(key)}
+        if keys:
+            window = int(now_s / self._window_s)
+            taken.append(WindowHeat(window, window * self._window_s, False, keys, None))
+        return taken
 
-    def _sum(
-        self, window: int, accounts: list[_Account], complete: bool, is_bounded: bool
-    ) -> WindowHeat:
-        unreported_s = sum(account.unreported_s for account in accounts) if is_bounded else None
-        keys: dict[str, KeyHeat] = {}
-        for key in {key: None for account in accounts for key in account.keys}:
-            silent_s = None
-            if is_bounded:
-                silent_s = sum(a.unreported_s for a in accounts if key not in a.keys)
-            seen = [account.keys[key] for account in accounts if key in account.keys]
-            keys[key] = _sum_key(seen, silent_s, complete)
-        return WindowHeat(window, window * self._window_s, complete, keys, unreported_s)
+    def _let_go(self, now_s: float) -> None:
+        """Stop counting servers whose report is overdue."""
+        due_s, overdue = now_s - self._window_s - LATE_S, []
+        for server, account in self._accounts.items():
+            if account.heard_s >= due_s:
+                break
+            if not account.is_partial or account.heard_s < due_s + LATE_S - PARTIAL_LATE_S:
+                overdue.append(server)
+        for server in overdue:
+            account = self._accounts.pop(server)
+            self._end_early(server, account)
+            self._withdraw(account)
+            if not account.is_partial:
+                self._missing[server] = account.heard_s
+        gone_s = now_s - (WINDOWS_KEPT + 1) * self._window_s - GRACE_S
+        for server in [each for each, heard_s in self._missing.items() if heard_s < gone_s]:
+            del self._missing[server]
+
+    def _complete(self, window: int) -> WindowHeat:
+        ours = [account for account in self._accounts.values() if not account.is_partial]
+        self.servers = max(len(ours), 1)
+        is_bounded = bool(ours) and not self._missing and all(each.final >= 0 for each in ours)
+        unreported_s = max(self._unreported_s, 0.0) if is_bounded else None
+        keys, coldest_s = dict[str, KeyHeat](), 0.0
+        for key, rates in self._sums.items():
+            cost_s = rates[UNITS] + rates[READS] + rates[THROTTLES]
+            if cost_s >= self._listed_s:
+                keys[key] = _key_heat(rates, unreported_s)
+            elif cost_s > coldest_s:
+                coldest_s = cost_s
+        if unreported_s is not None:
+            unreported_s = max(unreported_s, coldest_s)
+        start_s = min([window * self._window_s, *(each.since_s for each in ours)])
+        return WindowHeat(window, start_s, True, keys, unreported_s)
+
+    def _is_known(self, key: str) -> bool:
+        return key in self._sums or key in self._rising
+
+    def _rising_heat(self, key: str) -> KeyHeat:
+        """The key's heat while the window runs: a rising key counts with its latest rate."""
+        rates = self._sums.get(key, NO_RATES)
+        heat = _key_heat(rates, None)
+        rise_s = 0.0
+        for server in self._rising.get(key, ()):
+            account = self._accounts[server]
+            known = account.rates.get(key, NO_RATES)[UNITS]
+            rise_s += max(account.early[key][2] - known, 0.0)
+        if not rise_s:
+            return heat
+        return replace(
+            heat, write_units_s=heat.write_units_s + rise_s, writes_s=heat.writes_s + rise_s
+        )
 
 
-def _sum_key(seen: list[_Seen], silent_s: float | None, complete: bool) -> KeyHeat:
-    """Sum the heat of one key over all servers. `seen` holds the counts of each server.
+NO_RATES: Rates = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, NOWHERE]
 
-    In a window that still runs, a rising key counts with its latest rate. `silent_s` is an upper
-    bound on the key's cost on servers that did not list the key. It is None if there is no bound.
-    """
-    errors_s = sum(each.heat.error * each.per_s for each in seen)
-    rates = [each.heat.write_units * each.per_s for each in seen]
-    if not complete:
-        rates = [max(rate, each.recent_s) for rate, each in zip(rates, seen, strict=True)]
-    place = max(each.heat.place for each in seen)
-    return KeyHeat(
-        write_units_s=sum(rates),
-        writes_s=sum(each.heat.writes * each.per_s for each in seen),
-        reads_s=sum(each.heat.reads * each.per_s for each in seen),
-        throttles_s=sum(each.heat.throttles * each.per_s for each in seen),
-        bound_s=None if silent_s is None else errors_s + silent_s,
-        partition=None if place == NOWHERE else place,
-    )
+
+def _rates(heat: Heat, per_s: float, unreported_s: float) -> Rates:
+    return [
+        heat.write_units * per_s,
+        heat.writes * per_s,
+        heat.reads * per_s,
+        heat.throttles * per_s,
+        heat.error * per_s,
+        unreported_s,
+        1.0,
+        heat.place,
+    ]
+
+
+def _key_heat(rates: Rates, unreported_s: float | None) -> KeyHeat:
+    """A key's heat. The servers that did not list the key left out at most `unreported_s`."""
+    units, writes, reads, throttles, error, listed, _, place = rates
+    bound_s = None if unreported_s is None else error + max(unreported_s - listed, 0.0)
+    partition = None if place == NOWHERE else int(place)
+    return KeyHeat(units, writes, reads, throttles, bound_s, partition)
 
 
 class FleetHeat(msgspec.Struct, frozen=True):

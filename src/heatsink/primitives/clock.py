@@ -26,6 +26,11 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+async def breathe() -> None:
+    """Let other tasks run before a long computation goes on."""
+    await asyncio.sleep(0)
+
+
 @runtime_checkable
 class Witness(Protocol):
     """What a machine knows about time besides its wall clock. A `Clock` may also be a witness."""

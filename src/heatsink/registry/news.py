@@ -21,6 +21,7 @@ polls. New epochs start that much later.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
@@ -367,8 +368,17 @@ class Teller:
         self._clock = clock
         self._told: int | None = None
         self._resume_s = float("-inf")
+        self._telling = asyncio.Lock()
 
     async def tell(self, meta: Meta) -> None:
+        """Publish the pair of `meta`, and all log entries that were not published yet.
+
+        The leader calls this on two schedules. A lock keeps the pairs in order.
+        """
+        async with self._telling:
+            await self._tell(meta)
+
+    async def _tell(self, meta: Meta) -> None:
         if self._clock.monotonic_s() < self._resume_s:
             return
         try:

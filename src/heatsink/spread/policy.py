@@ -238,8 +238,11 @@ class BucketPolicy:
             self._forecast_buckets[key] = buckets
 
     def _suffers(self, heat: KeyHeat, window: WindowHeat, layout: Layout) -> bool:
-        """Whether the key was throttled for its own load while its last epoch was in effect."""
-        in_force = layout.epochs[-1].start_ms <= window.start_s * 1000
+        """Whether the key was throttled for its own load while its last epoch was in effect.
+
+        The heat of a window that still runs is partly from before its start.
+        """
+        in_force = window.complete and layout.epochs[-1].start_ms <= window.start_s * 1000
         return in_force and suffers_from(heat, self._rules, layout.buckets) == "key"
 
     def _remember_refusal(self, key: str, heat: KeyHeat, layout: Layout, relief: float) -> None:
