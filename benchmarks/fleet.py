@@ -87,7 +87,7 @@ def process(name: str, folder: Path, *words: str) -> Iterator[subprocess.Popen[b
 
 @asynccontextmanager
 async def app_server(url: str, news: str, name: str) -> AsyncIterator[AppServer]:
-    stores = with_redis(stores_at(url), news, name, CLOCK, Random(name))
+    stores = with_redis(stores_at(url), news, CLOCK, Random(name))
     log = AnsweredLog(stores.log, Counts())
     settings = Settings(name=name, coordinate=False)
     async with Heatsink(replace(stores, log=log), settings, CLOCK, Random(name)) as hs:

@@ -18,9 +18,9 @@ from time import perf_counter
 
 import msgspec
 
-from heatsink.heat.count import CAPACITY, Tracker
+from heatsink.heat.count import CAPACITY, ERROR_MAX, NO_KEYS, Tracker, thinned
 from heatsink.heat.heat import Heat
-from heatsink.heat.report import KEYS_MAX, ReportSettings
+from heatsink.heat.report import KEYS_MAX
 
 from .harness import Bench, Scale, at_least, at_most
 from .memory import apart, resident_bytes
@@ -29,7 +29,6 @@ BLOCK = 1_000
 HOT_SHARES = {f"hot-{weight}": weight for weight in (1, 2, 3, 4, 5, 10, 15, 25, 35)}
 WINDOW_S = 1.0
 MEGABYTES_MAX = 16
-SETTINGS = ReportSettings()
 
 
 class Outcome(msgspec.Struct):
@@ -50,12 +49,13 @@ def blocks(distinct: int) -> Iterator[list[str]]:
 
 def judge(tracker: Tracker, recorded_blocks: int, outcome: Outcome) -> None:
     """End the window and compare what would be reported with what is known."""
-    floor = SETTINGS.floor(servers=1)
-    reported, unreported = tracker.roll().hottest(KEYS_MAX, floor)
+    top = tracker.roll()
+    reported, tau = thinned(top.listed(NO_KEYS, tracker.rng), KEYS_MAX, tracker.rng)
     truth = {key: weight * recorded_blocks for key, weight in HOT_SHARES.items()}
-    above = {key: writes for key, writes in truth.items() if writes >= max(floor, unreported + 1)}
-    allowed = max(floor - 1, recorded_blocks * BLOCK / CAPACITY)
-    outcome.bound_used = max(outcome.bound_used, unreported / allowed)
+    least = max(tau, top.tau, round(top.floor / ERROR_MAX))
+    above = {key: writes for key, writes in truth.items() if writes > least}
+    allowed = max(recorded_blocks * BLOCK / CAPACITY, 1)
+    outcome.bound_used = max(outcome.bound_used, top.floor / allowed)
     outcome.hot += len(above)
     outcome.found += sum(_is_right(reported.get(key), writes) for key, writes in above.items())
 

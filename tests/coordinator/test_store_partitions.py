@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from heatsink.coordinator.keys import StorePartitions, taken_apart
-from heatsink.heat.count import Tracker
+from heatsink.heat.count import NO_KEYS, Tracker
 from heatsink.heat.heat import NOWHERE, KeyHeat, PartitionHeat, WindowHeat
 from heatsink.stores.stores import ConsumptionNotes
 
@@ -19,7 +19,7 @@ def test_partitions_are_reported_as_keys_are_and_taken_apart_from_them() -> None
     tracker = Tracker(gather=StorePartitions(meter).count)
     meter.notes.append(("room", 2_500, 3.0, 7))
     meter.notes.append(("room", 2_000, 2.0, 7))
-    counted, _ = tracker.roll().hottest(10, 1)
+    counted = tracker.roll().listed(NO_KEYS, tracker.rng)
     assert {key: each.write_units for key, each in counted.items()} == {"\0partition:7": 5}
 
     window = WindowHeat(1, 1.0, True, {"room": heat(5), "\0partition:7": heat(9)}, 0.5)
@@ -38,7 +38,7 @@ def test_what_a_write_cost_beyond_its_body_is_heat_of_its_key() -> None:
     tracker = Tracker(gather=StorePartitions(meter).count)
     meter.notes.append(("room%231#4", 1_020, 2.0, None))
     meter.notes.append(("room%231#4", 2_000, 2.0, None))
-    counted, _ = tracker.roll().hottest(10, 1)
+    counted = tracker.roll().listed(NO_KEYS, tracker.rng)
     assert {key: each.write_units for key, each in counted.items()} == {"room#1": 1}
 
 
@@ -49,7 +49,7 @@ def test_a_key_is_known_by_the_partition_that_took_its_latest_row() -> None:
         tracker.record(key)
     meter.notes.append(("room%231", 10, 1.0, 7))
     meter.notes.append(("never recorded", 10, 1.0, 8))
-    counted, _ = tracker.roll().hottest(10, 1)
+    counted = tracker.roll().listed(NO_KEYS, tracker.rng)
     assert {key: each.place for key, each in counted.items()} == {
         "room#1": 7,
         "elsewhere": NOWHERE,

@@ -13,7 +13,7 @@ from heatsink.heat.heat import Heat, Report, WindowHeat
 
 def report(server: str, window: int, writes: int, elapsed_s: float = 1.0, key: str = "k") -> Report:
     keys = {key: Heat(writes, writes)} if writes else {}
-    return Report(server, window, elapsed_s, elapsed_s >= 1, 5, keys)
+    return Report(server, window, elapsed_s, elapsed_s >= 1, 6, keys)
 
 
 def complete(windows: list[WindowHeat]) -> list[WindowHeat]:
@@ -125,7 +125,7 @@ def test_the_sums_equal_the_latest_report_of_each_server(
     aggregator, latest = Aggregator(1.0), dict[int, tuple[int, dict[str, int]]]()
     for server, window, counts in reports:
         keys = {key: Heat(count, count) for key, count in counts.items()}
-        added = aggregator.add(Report(f"s{server}", 7 + window, 1.0, True, 0, keys), 10.0)
+        added = aggregator.add(Report(f"s{server}", 7 + window, 1.0, True, 1, keys), 10.0)
         assert added is (server not in latest or window > latest[server][0])
         if added:
             latest[server] = window, counts
@@ -168,7 +168,7 @@ def test_windows_get_another_length_while_reports_come(before_s: float, after_s:
     window = int(NOW_S / after_s)
     ends_s = (window + 1) * after_s
     counts = {"k": Heat(900, 900)}
-    assert aggregator.add(Report("a", window, ends_s - NOW_S, True, 5, counts), ends_s)
+    assert aggregator.add(Report("a", window, ends_s - NOW_S, True, 6, counts), ends_s)
     (seen,) = complete(aggregator.take(ends_s + 0.4))
     assert seen.start_s == window * after_s
     assert seen.keys["k"].write_units_s == pytest.approx(900 / (ends_s - NOW_S))
@@ -177,12 +177,12 @@ def test_windows_get_another_length_while_reports_come(before_s: float, after_s:
 @pytest.mark.parametrize(
     "hostile",
     [
-        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{"k":[-5]}}',
-        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{"k":[1e309]}}',
-        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{"k":[9999999999999]}}',
-        b'{"server":"","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{}}',
-        b'{"server":"a","window":1,"elapsed_s":0,"final":true,"unreported":0,"keys":{}}',
-        b'{"server":"a","window":"1","elapsed_s":1,"final":true,"unreported":0,"keys":{}}',
+        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"tau":1,"keys":{"k":[-5]}}',
+        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"tau":1,"keys":{"k":[1e309]}}',
+        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"tau":1,"keys":{"k":[9999999999999]}}',
+        b'{"server":"","window":1,"elapsed_s":1,"final":true,"tau":1,"keys":{}}',
+        b'{"server":"a","window":1,"elapsed_s":0,"final":true,"tau":1,"keys":{}}',
+        b'{"server":"a","window":"1","elapsed_s":1,"final":true,"tau":1,"keys":{}}',
     ],
 )
 def test_a_hostile_report_does_not_parse(hostile: bytes) -> None:

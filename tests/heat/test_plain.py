@@ -54,7 +54,7 @@ def test_what_one_sender_can_raise_is_capped() -> None:
 
 def test_a_partial_report_says_nothing_about_other_keys_and_counts_no_server() -> None:
     aggregator = Aggregator(1.0)
-    ours = Report("ours", int(NOW_S), 1.0, True, 7, {"k": Heat(100, 100)})
+    ours = Report("ours", int(NOW_S), 1.0, True, 8, {"k": Heat(100, 100)})
     assert aggregator.add(ours, NOW_S + 1)
     assert aggregator.add(plain_report([{"key": "x", "writes_s": 50}], "theirs"), NOW_S)
     (window,) = [each for each in aggregator.take(NOW_S + 1.5) if each.window == NOW_S]

@@ -1,50 +1,107 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
 from heatsink.errors import InvalidSetting
 from heatsink.heat.count import Tracker
-from heatsink.heat.report import Reporter, ReportSettings
+from heatsink.heat.report import Reporter, ReportSettings, Sampling
 from heatsink.stores.memory.messages import MemoryBus
 from heatsink.testing import ManualClock
+
+SETTINGS = ReportSettings()
 
 
 class OneFleet:
     def __init__(self, clock: ManualClock) -> None:
         self.fleet_now_s = clock.now_s
         self.servers = 1
+        self.notice = b""
 
 
 def make(clock: ManualClock, **settings: float) -> tuple[Tracker, MemoryBus, Reporter]:
-    tracker, bus = Tracker(alarm_units=800), MemoryBus()
+    tracker, bus = Tracker(alarm_units=800, rng=Random(1)), MemoryBus()
     chosen = ReportSettings(**settings)  # type: ignore[arg-type]
     return tracker, bus, Reporter("a", tracker, bus, OneFleet(clock), clock, chosen)
 
 
-async def test_one_report_per_window_with_the_keys_above_the_floor(clock: ManualClock) -> None:
+async def test_one_report_per_window_with_every_key_that_cost_tau(clock: ManualClock) -> None:
     tracker, bus, reporter = make(clock)
+    await clock.advance(1.0)
+    await reporter.run_once()
     tracker.record("hot", 500)
-    tracker.record("warm", 80)
-    tracker.record("cold", 79)
+    tracker.record("warm", 16)
+    tracker.record("cold", 1)
     await clock.advance(1.0)
     await reporter.run_once()
     await reporter.run_once()
-    (report,) = await bus.receive()
-    assert {key: heat.writes for key, heat in report.keys.items()} == {"hot": 500, "warm": 80}
-    assert report.unreported == 79
+    _, report = await bus.receive()
+    listed = {key: heat.writes for key, heat in report.keys.items() if not heat.tau}
+    assert listed == {"hot": 500, "warm": 16}
+    assert (report.tau, report.units) == (16, 517)
     assert report.final
     assert report.elapsed_s == pytest.approx(1.0)
 
 
-async def test_the_floor_shrinks_with_the_number_of_servers(clock: ManualClock) -> None:
+async def test_servers_report_at_different_times_of_a_second(clock: ManualClock) -> None:
+    """Ten thousand reports at the same moment would come in one burst."""
+    times = set()
+    for n in range(40):
+        reporter = Reporter(f"s{n}", Tracker(), MemoryBus(), OneFleet(clock), clock, SETTINGS)
+        times.add(int(10 * reporter._phase))
+    assert len(times) >= 8
+
+
+async def test_the_leader_says_how_to_sample_and_what_to_watch(clock: ManualClock) -> None:
+    """A key that is new to watch is reported again at once, for the window that ended last."""
     tracker, bus, reporter = make(clock)
-    reporter._fleet.servers = 10  # type: ignore[misc]
-    tracker.record("k", 8)
+    fleet = reporter._fleet
     await clock.advance(1.0)
     await reporter.run_once()
-    assert "k" in (await bus.receive())[0].keys
+    tracker.record("spread", 3)
+    tracker.record("cold", 1)
+    await clock.advance(1.0)
+    await reporter.run_once()
+    await bus.receive()
+    fleet.notice = Sampling(32, 40).watching({"spread": 1}).encoded()  # type: ignore[misc]
+    await reporter.run_once()
+    (amends,) = await bus.receive()
+    assert (amends.amends, amends.final) == (True, False)
+    assert {key: heat.writes for key, heat in amends.keys.items()} == {"spread": 3}
+    tracker.record("spread", 2)
+    await clock.advance(1.0)
+    await reporter.run_once()
+    (final,) = await bus.receive()
+    assert final.keys["spread"].writes == 2
+    await clock.advance(1.0)
+    await reporter.run_once()
+    assert [report.tau for report in await bus.receive()] == [32]
+
+
+async def test_a_server_of_a_large_fleet_that_hears_nothing_reports_less(
+    clock: ManualClock,
+) -> None:
+    tracker, bus, reporter = make(clock)
+    reporter._fleet.servers = 5_000  # type: ignore[misc]
+    for n in range(500):
+        tracker.record(f"k{n}", 20)
+    await clock.advance(1.0)
+    await reporter.run_once()
+    (report,) = await bus.receive()
+    assert len(report.keys) < 100
+    assert sum(heat.writes for heat in report.keys.values()) == pytest.approx(10_000, rel=0.3)
+
+
+@pytest.mark.parametrize("notice", [b"junk", b"", b"\x93\x00\x01\xc4\x00"])
+async def test_a_notice_that_cannot_be_read_is_as_none(clock: ManualClock, notice: bytes) -> None:
+    tracker, bus, reporter = make(clock)
+    reporter._fleet.notice = notice  # type: ignore[misc]
+    tracker.record("k", 100)
+    await clock.advance(1.0)
+    await reporter.run_once()
+    assert (await bus.receive())[0].keys["k"].writes == 100
 
 
 async def test_a_key_on_the_rise_is_reported_inside_its_window(clock: ManualClock) -> None:
@@ -58,18 +115,20 @@ async def test_a_key_on_the_rise_is_reported_inside_its_window(clock: ManualCloc
     assert report.elapsed_s == pytest.approx(0.3)
 
 
-async def test_only_the_hottest_fit_into_a_report(
+async def test_about_so_many_keys_fit_into_a_report(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heatsink.heat.report.KEYS_MAX", 2)
+    monkeypatch.setattr("heatsink.heat.report.KEYS_MAX", 20)
     tracker, bus, reporter = make(clock)
-    for n in range(5):
-        tracker.record(f"k{n}", 100 + n)
+    for n in range(100):
+        tracker.record(f"k{n}", 100)
+    tracker.record("hot", 5_000)
     await clock.advance(1.0)
     await reporter.run_once()
     (report,) = await bus.receive()
-    assert list(report.keys) == ["k4", "k3"]
-    assert report.unreported == 102
+    assert report.keys["hot"].writes == 5_000
+    assert 10 <= len(report.keys) <= 35
+    assert report.tau > 400
 
 
 async def test_it_runs_by_itself(clock: ManualClock) -> None:
@@ -110,11 +169,11 @@ async def test_a_new_length_of_windows_starts_a_new_window(clock: ManualClock) -
     assert await bus.receive() == []
     start_s = clock.now_s()
     tracker.record("k", 500)
-    await clock.advance(4.0 - start_s % 4.0)
+    await clock.advance(4.0)
     await reporter.run_once()
     (report,) = await bus.receive()
     assert list(report.keys) == ["k"]
-    assert report.window == int(start_s / 4.0)
+    assert report.window == int(start_s / 4.0 - reporter._phase)
     assert report.elapsed_s == pytest.approx(clock.now_s() - start_s)
 
 

@@ -266,15 +266,15 @@ def only_the_newest_epochs_buckets_read() -> Iterator[None]:
 @bug
 def a_pair_written_to_redis_in_two_commands() -> Iterator[None]:
     """Between them a reader sees the new closed time with the old version."""
-    tell = Teller.tell
+    tell = Teller._tell
 
-    async def torn(self: Teller, meta: Meta) -> None:
+    async def torn(self: Teller, meta: Meta, notice: bytes) -> None:
         if self._told is not None and self._told < meta.version:
-            await tell(self, structs.replace(meta, version=self._told))
+            await tell(self, structs.replace(meta, version=self._told), notice)
             await asyncio.sleep(0.02)
-        await tell(self, meta)
+        await tell(self, meta, notice)
 
-    with patch.object(Teller, "tell", torn):
+    with patch.object(Teller, "_tell", torn):
         yield
 
 
@@ -387,8 +387,8 @@ def news_told_before_the_commit() -> Iterator[None]:
     """The leader spreads a closed time that it has not written yet, and may never write."""
     tell = Teller.tell
 
-    async def hasty(self: Teller, meta: Meta) -> None:
-        await tell(self, structs.replace(meta, closed_ms=meta.closed_ms + 400))
+    async def hasty(self: Teller, meta: Meta, notice: bytes) -> None:
+        await tell(self, structs.replace(meta, closed_ms=meta.closed_ms + 400), notice)
 
     with patch.object(Teller, "tell", hasty):
         yield

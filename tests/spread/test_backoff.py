@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from heatsink.errors import Conflict, InvalidSetting, Overloaded, Throttled, Unavailable
-from heatsink.heat.count import Tracker
+from heatsink.heat.count import NO_KEYS, Tracker
 from heatsink.registry.decisions import View
 from heatsink.registry.layouts import Layout
 from heatsink.spread.backoff import Backoff, Retries
@@ -46,7 +46,7 @@ def test_it_goes_on_until_there_is_an_answer() -> None:
     tracker = Tracker()
     assert call(backoff(tracker), attempt) == "answer"
     assert len(attempt.asked_s) == 4
-    assert tracker.roll().hottest(1, 1)[0]["k"].throttles == 2
+    assert tracker.roll().listed(NO_KEYS, tracker.rng)["k"].throttles == 2
 
 
 def test_what_an_old_epochs_partition_refuses_is_no_reason_for_more_buckets() -> None:
@@ -54,13 +54,13 @@ def test_what_an_old_epochs_partition_refuses_is_no_reason_for_more_buckets() ->
     view.layouts["k"] = Layout([(5, 4)])
     attempt = Refusing(Throttled("k"), Throttled("k#7"), Throttled("k#3"))
     call(backoff(tracker, view), attempt)
-    assert tracker.roll().hottest(1, 1)[0]["k"].throttles == 1
+    assert tracker.roll().listed(NO_KEYS, tracker.rng)["k"].throttles == 1
 
 
 def test_what_the_registry_refuses_is_no_keys_heat() -> None:
     tracker = Tracker()
     assert call(backoff(tracker), Refusing(Throttled("%log")), key="") == "answer"
-    assert tracker.roll().hottest(1, 1)[0] == {}
+    assert tracker.roll().listed(NO_KEYS, tracker.rng) == {}
 
 
 def test_a_tables_own_limit_is_no_reason_for_more_buckets() -> None:

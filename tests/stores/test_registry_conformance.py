@@ -151,7 +151,7 @@ async def test_restoring_replaces_everything(founded: Stores) -> None:
 
 
 async def test_reports_arrive_once_and_in_order(stores: Stores) -> None:
-    reports = [Report("a", n, 1.0, True, 3, {"k": Heat(n, n)}) for n in range(5)]
+    reports = [Report("a", n, 1.0, True, 4, {"k": Heat(n, n)}) for n in range(5)]
     for report in reports:
         await stores.bus.send(report)
     assert await stores.bus.receive() == reports
@@ -159,5 +159,5 @@ async def test_reports_arrive_once_and_in_order(stores: Stores) -> None:
 
 
 async def test_reports_that_nobody_takes_do_not_pile_up(stores: Stores) -> None:
-    await asyncio.gather(*(stores.bus.send(Report("a", n, 1.0, True, 0, {})) for n in range(1_200)))
+    await asyncio.gather(*(stores.bus.send(Report("a", n, 1.0, True, 1, {})) for n in range(1_200)))
     assert len(await stores.bus.receive()) <= 1_000

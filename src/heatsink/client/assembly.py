@@ -68,7 +68,11 @@ async def assemble(plan: Blueprint, owner: Owner) -> Assembly:
     stores, settings, clock = plan.stores, plan.settings, plan.clock
     news = WatchedNews(stores.news, clock, plan.hooks) if stores.news else None
     registry = Registry(stores.registry, clock, news, plan.rng)
-    tracker = Tracker(alarm_units=settings.alarm_units, gather=StorePartitions(stores.meter).count)
+    tracker = Tracker(
+        alarm_units=settings.alarm_units,
+        gather=StorePartitions(stores.meter).count,
+        rng=Random(plan.rng.getrandbits(64)),
+    )
     backoff = Backoff(settings.retries, clock, plan.rng, tracker, registry.view, plan.hooks)
     try:
         await stores.open()
@@ -153,7 +157,7 @@ class Assembly:
             stores,
             registry,
             CoordinationSettings(
-                self.name, settings.rules, settings.near, settings.window_s, settings.lease_s
+                self.name, settings.rules, settings.near, settings.report, settings.lease_s
             ),
             NearDecisions(self.reading.near_keys, self.reading.soft),
             self.queue.loop_of,
@@ -208,7 +212,7 @@ class Assembly:
                 adopted = settings
                 self.tracker.adopt(settings.alarm_units)
                 reporter.adopt(settings.report)
-                self.coordination.adopt(settings.rules, settings.near, settings.window_s)
+                self.coordination.adopt(settings.rules, settings.near, settings.report)
                 self.queue.adopt(settings)
             self.deployment.warn_of_differences(self._settings.coordinate)
             await self._clock.sleep(FOLLOW_SETTINGS_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from socket import gethostname
 from typing import Any, Unpack
 
 from heatsink.errors import Misconfigured
@@ -60,8 +59,7 @@ def connect(
     chosen, observers = _settings({**options}), Hooks(hooks)
     stores = open_stores(url, clock)
     if news is not None:
-        name = f"{chosen.name or gethostname()}:{rng.getrandbits(32):08x}"
-        stores = _with_news(stores, news, name, clock, rng)
+        stores = _with_news(stores, news, clock, rng)
     if limit is not None:
         stores = throttled(stores, limit, clock)
 
@@ -71,14 +69,14 @@ def connect(
     return Heatsink(stores, chosen, clock, rng, make_queue, observers, founding=settings)
 
 
-def _with_news(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:
+def _with_news(stores: Stores, url: str, clock: Clock, rng: Random) -> Stores:
     try:
         from heatsink.stores.redis import with_redis
     except ImportError:
         raise Misconfigured(
             f"news needs a Redis client: {pip_install('redis')}", field="news"
         ) from None
-    return with_redis(stores, url, name, clock, rng)
+    return with_redis(stores, url, clock, rng)
 
 
 def _settings(values: dict[str, Any]) -> Settings:

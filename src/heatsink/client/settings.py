@@ -84,10 +84,10 @@ class Settings(CheckedStruct, frozen=True):
     window_s: float = 1.0
     """Length of the windows in which heat is counted, 0.1 to 60 seconds."""
     report_floor: float = 0.1
-    """How much of a bucket's load, at most, all servers together may leave unreported of a key.
+    """Keys below this share of `rules.bucket_units_s`, on all servers together, are not listed.
 
-    A server reports a key from this share of `rules.bucket_units_s` on, divided by the number of
-    servers.
+    Servers sample cold keys: a key with just this load gets five samples a window on average. A
+    smaller share makes the rates of cold keys more accurate, and reports larger.
     """
     report_alarm: float = 0.5
     """A server reports a key before the window ends once the key has this share of the write units
@@ -121,7 +121,9 @@ class Settings(CheckedStruct, frozen=True):
     @property
     def report(self) -> ReportSettings:
         """Which keys this process reports, and how often."""
-        return ReportSettings(self.window_s, self.rules.bucket_units_s, self.report_floor)
+        return ReportSettings(
+            self.window_s, self.rules.bucket_units_s, self.report_floor, self.near.hot_reads_s
+        )
 
     def __post_init__(self) -> None:
         if isinstance(self.ids, type) or not isinstance(self.ids, IdScheme):

@@ -15,6 +15,7 @@ import msgspec
 from heatsink.errors import HeatsinkError
 from heatsink.heat.fleet import FleetHeat
 from heatsink.heat.heat import KeyHeat, PartitionHeat
+from heatsink.heat.report import ReportSettings
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.subjects import subject_of
@@ -67,7 +68,7 @@ class CoordinationSettings:
     name: str
     buckets: BucketRules
     near: NearRules
-    window_s: float
+    report: ReportSettings
     lease_s: float
 
 
@@ -87,7 +88,7 @@ class Coordination:
     ) -> None:
         """`make_queue_loop` makes the control loop for the workers of the queue."""
         name = settings.name
-        self.watch = KeyWatch(stores.bus, registry, name, settings.window_s)
+        self.watch = KeyWatch(stores.bus, registry, name, settings.report)
         lease = Lease(
             stores.lease,
             name,
@@ -98,7 +99,6 @@ class Coordination:
         )
         self.leader = Leader(registry, lease, hooks)
         self.rules = settings.buckets
-        self._adopt_limits(settings.near, settings.window_s)
         self._policy, self._near_policy = BucketPolicy(self.rules), NearPolicy(settings.near)
         self._keys = ControlLoop(self.watch.observe, self._policy, self.leader.publish)
         reads = NearWatch(self.watch, self._near_policy, self.leader, near, clock)
@@ -109,15 +109,12 @@ class Coordination:
         self._board = stores.board
         self._backoff = backoff
 
-    def adopt(self, rules: BucketRules, near: NearRules, window_s: float) -> None:
-        """Decide by these rules, and count heat in windows of this length, from now on."""
+    def adopt(self, rules: BucketRules, near: NearRules, report: ReportSettings) -> None:
+        """Decide by these rules, and count heat as servers report it, from now on."""
         self.rules = rules
         self._policy.adopt(rules)
         self._near_policy.adopt(near)
-        self._adopt_limits(near, window_s)
-
-    def _adopt_limits(self, near: NearRules, window_s: float) -> None:
-        self.watch.adopt(window_s, self.rules.bucket_units_s, near.hot_reads_s)
+        self.watch.adopt(report)
 
     async def fleet_heat(self, deadline_s: float) -> FleetHeat | None:
         """The fleet's recent heat; None if this process does not know it.

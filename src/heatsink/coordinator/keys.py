@@ -16,7 +16,7 @@ from heatsink.errors import HeatsinkError
 from heatsink.heat.count import Tracker
 from heatsink.heat.fleet import Aggregator, FleetHeat, HeatBoard
 from heatsink.heat.heat import KeyHeat, PartitionHeat, WindowHeat, write_units
-from heatsink.heat.report import HeatBus
+from heatsink.heat.report import HeatBus, ReportSettings, Sampling
 from heatsink.primitives.clock import breathe
 from heatsink.primitives.keys import key_of
 from heatsink.primitives.subjects import OWN, Kind, Subject, subject_of
@@ -28,8 +28,12 @@ from heatsink.stores.stores import ConsumptionNotes
 SILENT_WINDOWS = 3
 SHOWN_MAX = 256
 REPORTS_AT_ONCE = 200
-LISTED_SHARE = 0.1  # of a limit: colder keys are not listed in a window
-NOTABLE_SHARE = 0.5  # of a bucket's limit: colder keys wait for the end of the window
+NOTABLE_SHARE = 0.5  # of a bucket's limit: from this load on, a key is watched
+COLD_SHARE = 0.4  # of a bucket's limit: below this load, a key is watched for a while only
+COLD_WINDOWS = 10
+WATCHED_MAX = 1_024
+WATCH_SAMPLES = 512  # of a watched key in a window: a standard deviation of 4 %
+ENTRIES_S = 70_000.0  # sampled keys per second in all reports, which set the tau of a large fleet
 
 
 class StorePartitions:
@@ -87,6 +91,44 @@ def _placed(heat: KeyHeat, window: WindowHeat, units_in: dict[int, float]) -> Ke
     return replace(heat, partition_units_s=in_all_s)
 
 
+class Watchlist:
+    """The keys that all servers watch, that is, report precisely, each by its own tau.
+
+    A key is on the list from half a bucket's load on, so that its buckets are decided from precise
+    windows. It leaves the list when it has been colder for a while. A key has about
+    `WATCH_SAMPLES` samples in a window, however hot it is. So its cost has a bound.
+    """
+
+    def __init__(self) -> None:
+        self.taus: dict[str, int] = {}
+        self._cold: dict[str, int] = {}
+
+    def observe(self, window: WindowHeat, bucket_units_s: float, window_s: float) -> None:
+        for key, heat in window.keys.items():
+            if heat.write_units_s >= NOTABLE_SHARE * bucket_units_s:
+                self._note_hot(key, heat.write_units_s * window_s / WATCH_SAMPLES)
+        if window.complete:
+            self._let_go(window, COLD_SHARE * bucket_units_s)
+
+    def _note_hot(self, key: str, tau: float) -> None:
+        self._cold.pop(key, None)
+        known = self.taus.get(key)
+        if known is None and len(self.taus) >= WATCHED_MAX:
+            return
+        if known is None or not known / 2 <= max(tau, 1) < known * 4:  # seldom: it is news to all
+            self.taus[key] = 1 << max(int(tau), 1).bit_length() - 1
+
+    def _let_go(self, window: WindowHeat, cold_units_s: float) -> None:
+        for key in list(self.taus):
+            heat = window.keys.get(key)
+            if heat is not None and heat.write_units_s >= cold_units_s:
+                self._cold.pop(key, None)
+                continue
+            self._cold[key] = self._cold.get(key, 0) + 1
+            if self._cold[key] >= COLD_WINDOWS:
+                del self.taus[key], self._cold[key]
+
+
 class KeyWatch:
     """Observes the fleet's heat together with the layouts and pins in force.
 
@@ -95,28 +137,27 @@ class KeyWatch:
     not mean that the load is low.
     """
 
-    def __init__(self, bus: HeatBus, registry: Registry, name: str, window_s: float) -> None:
-        """`name` is the name under which other processes know this process.
-
-        Call `adopt` to say which keys matter. Before that, all reported keys do.
-        """
+    def __init__(
+        self, bus: HeatBus, registry: Registry, name: str, settings: ReportSettings
+    ) -> None:
+        """`name` is the name under which other processes know this process."""
         self.name = name
-        self.window_s = window_s
+        self.window_s = settings.window_s
         self.seen: FleetHeat | None = None
         self._bus = bus
         self._registry = registry
         self._heard_s = float("-inf")
-        self._aggregator = Aggregator(window_s)
+        self._aggregator = Aggregator(settings.window_s)
+        self._watchlist = Watchlist()
+        self.adopt(settings)
 
-    def adopt(self, window_s: float, bucket_units_s: float, hot_reads_s: float) -> None:
-        """Count heat in windows of this length from now on.
-
-        Observe only keys that may matter to rules with these limits.
-        """
-        self.window_s = window_s
-        self._aggregator.adopt(window_s, self._registry.fleet_now_s())
-        listed_s = LISTED_SHARE * min(bucket_units_s, hot_reads_s)
-        self._aggregator.leave_out(listed_s, NOTABLE_SHARE * bucket_units_s)
+    def adopt(self, settings: ReportSettings) -> None:
+        """Count heat as servers with these settings report it, from now on."""
+        self._settings = settings
+        self.window_s = settings.window_s
+        self._aggregator.adopt(settings.window_s, self._registry.fleet_now_s())
+        listed_s = settings.floor_share * min(settings.bucket_units_s, settings.hot_reads_s)
+        self._aggregator.leave_out(listed_s, NOTABLE_SHARE * settings.bucket_units_s)
 
     async def observe(self) -> KeyObservation:
         now_s = self._registry.fleet_now_s()
@@ -129,9 +170,23 @@ class KeyWatch:
         if now_s - self._heard_s > SILENT_WINDOWS * self.window_s:
             taken = []
         windows = [self._of_keys(window) for window in taken]
+        self._tell_how_to_sample(windows)
         view = self._registry.view
         pins = {key: pin for key, pin in view.pins.items() if pin.subject.has_layout}
         return KeyObservation(windows, view.layouts, pins, view.version)
+
+    def _tell_how_to_sample(self, windows: list[WindowHeat]) -> None:
+        settings, fleet = self._settings, self._aggregator
+        for window in windows:
+            self._watchlist.observe(window, settings.bucket_units_s, settings.window_s)
+        fleet.watched = self._watchlist.taus
+        least = settings.sampling
+        sampling = Sampling(
+            _steps(least.tau, fleet.units_s * settings.window_s / ENTRIES_S),
+            _steps(least.tau_reads, fleet.reads_s * settings.window_s / ENTRIES_S),
+        )
+        if windows:
+            self._registry.say(sampling.watching(self._watchlist.taus).encoded())
 
     def _of_keys(self, window: WindowHeat) -> WindowHeat:
         keys, partitions = taken_apart(window)
@@ -148,6 +203,17 @@ class KeyWatch:
     def servers(self) -> int:
         """The number of servers that reported heat in the last complete window."""
         return self._aggregator.servers
+
+
+def _steps(least: int, wanted: float) -> int:
+    """`least`, or the next of its multiples by powers of two that is enough.
+
+    Small changes of the fleet's rate do not change the result.
+    """
+    tau = least
+    while tau < wanted:
+        tau *= 2
+    return tau
 
 
 class HeatShow:

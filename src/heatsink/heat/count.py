@@ -9,13 +9,24 @@ batches: the table grows to twice its capacity, then the cheaper half is dropped
 a cost of at most `floor`. So if a key is counted again after its eviction, up to `floor` of its
 cost may be missing. `floor` is at most the total cost divided by the capacity. Every key that cost
 more than `floor` is in the table.
+
+A table is not enough. A key may be hot although no server sees it often: 0.1 writes a second on
+each of 10,000 servers. So, before the table, cost is also *sampled*: points are thrown on the
+stream of all units, on average one point for every `tau` units (a Poisson process). Each point
+counts as `tau` units of the key that it hits. The expected estimate of a key is its true count,
+whatever the other keys do and whatever the table evicts. `TopKeys.listed` combines the two: a key
+that cost `tau` or more is reported with its exact count from the table, any other key with its
+samples. So a server reports about one key for every `tau` units, however many keys it has.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import inf
+from random import Random
 from threading import Lock
+from zlib import crc32
 
 from .heat import NOWHERE, UNIT_BYTES, Heat
 
@@ -26,15 +37,40 @@ ALARM_UNITS = 800
 BUCKETS_MAX = 16_384
 NOTES_MAX = 256
 NOTES_KEPT = 65_536
+SAMPLES_MAX = 8_192
+SURE_HITS = 16  # a cost of this many taus is sampled exactly: chance would add nothing
+ERROR_MAX = 0.05  # of a count that the table may lack; beyond that, samples are better
 Note = tuple[str, int, int, str | None]
+NO_KEYS: Mapping[int, int] = {}
+
+
+def mark_of(key: str) -> int:
+    """The number by which the leader names a key to watch. Two keys may share a number."""
+    return crc32(key.encode("utf-8", "surrogatepass"))
 
 
 class TopKeys:
-    """Counts of the costliest keys. `entries` is public, since `Tracker` updates it directly."""
+    """Counts of the costliest keys of a window, and samples of all keys.
 
-    def __init__(self, capacity: int, alarm_units: int) -> None:
+    `entries` and `samples` are public, since `Tracker` updates them directly. `tau` is the number
+    of write units (and throttles) per sample, `tau_reads` the number of reads per sample. The table
+    never evicts keys in `watched`, which maps the marks of keys to their own `tau`.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        alarm_units: int,
+        tau: int = 1,
+        tau_reads: int = 1,
+        watched: Mapping[int, int] = NO_KEYS,
+    ) -> None:
         self.entries: dict[str, Entry] = {}
+        self.samples: dict[str, list[float]] = {}
         self.floor = 0
+        self.tau = tau
+        self.tau_reads = tau_reads
+        self.watched = watched
         self._capacity = capacity
         self._alarm_units = alarm_units
 
@@ -49,27 +85,103 @@ class TopKeys:
         """Raise `floor` so that at most `capacity` keys cost more, and drop all other keys."""
         costs = sorted(map(cost_at_most, self.entries.values()), reverse=True)
         self.floor = floor = max(self.floor, costs[self._capacity])
+        watched = self.watched
         for key in [key for key, entry in self.entries.items() if cost_at_most(entry) <= floor]:
-            del self.entries[key]
+            if not watched or mark_of(key) not in watched:
+                del self.entries[key]
 
-    def hottest(self, count: int, floor: int) -> tuple[dict[str, Heat], int]:
-        """Up to `count` keys that may cost `floor` or more, the costliest first.
+    def sample(self, key: str, counts: tuple[float, ...]) -> None:
+        """Add to the samples of a key: writes, units, bytes, reads, throttles."""
+        sample = self.samples.get(key)
+        if sample is None:
+            self.samples[key] = list(counts)
+            return
+        for n, count in enumerate(counts):
+            sample[n] += count
 
-        The second value is an upper bound on the cost of each key that is not in the result.
+    def halve(self, rng: Random) -> None:
+        """Keep half of the samples, with double their counts, so that memory stays bounded."""
+        kept = [key for key in self.samples if rng.random() < 0.5]
+        self.samples = {key: [2 * count for count in self.samples[key]] for key in kept}
+        self.tau, self.tau_reads = 2 * self.tau, 2 * self.tau_reads
+
+    def listed(self, watched: Mapping[int, int], rng: Random) -> dict[str, Heat]:
+        """The keys to report: those that cost `tau` or more, sampled keys, and watched keys.
+
+        A watched key is reported by its own tau instead: with a probability of cost ÷ tau, as if
+        it had cost tau. So the leader learns the rate of a hot key with the accuracy that it needs.
         """
-        warm = [item for item in self.entries.items() if cost_at_most(item[1]) >= floor]
-        warm.sort(key=_cost_of_item, reverse=True)
-        left_out = cost_at_most(warm[count][1]) if len(warm) > count else 0
-        listed = {key: heat_of(entry) for key, entry in warm[:count]}
-        return listed, max(left_out, self.floor, floor - 1)
+        listed = {}
+        for key, entry in self.entries.items():
+            load, reads = entry[UNITS] + entry[THROTTLES], entry[READS]
+            if entry[ERROR] and entry[ERROR] > ERROR_MAX * (load + reads):
+                continue
+            if watched and (own := watched.get(mark_of(key))) is not None:
+                share = max(load / own, reads / self.tau_reads)
+                if share >= 1:
+                    listed[key] = heat_of(entry)
+                elif rng.random() < share:
+                    listed[key] = scaled(heat_of(entry), 1 / share, own)
+            elif load >= self.tau or reads >= self.tau_reads:
+                listed[key] = heat_of(entry)
+        for key, sample in self.samples.items():
+            if key not in listed and not (watched and self._is_precise(key, watched)):
+                listed[key] = _sampled(sample, self.tau)
+        return listed
+
+    def _is_precise(self, key: str, watched: Mapping[int, int]) -> bool:
+        """Whether the table was used for this watched key, so that its samples are not needed."""
+        entry = self.entries.get(key)
+        if entry is None or mark_of(key) not in watched:
+            return False
+        return entry[ERROR] <= ERROR_MAX * (entry[UNITS] + entry[THROTTLES] + entry[READS])
+
+
+def scaled(heat: Heat, by: float, tau: int) -> Heat:
+    """The heat times `by`: the estimate from a key that was reported with probability 1 ÷ `by`."""
+    return Heat(
+        round(heat.writes * by),
+        round(heat.write_units * by),
+        round(heat.write_bytes * by),
+        round(heat.reads * by),
+        round(heat.throttles * by),
+        place=heat.place,
+        tau=max(heat.tau, tau),
+    )
+
+
+def _sampled(sample: list[float], tau: int) -> Heat:
+    writes, units, written_bytes, reads, throttles = map(round, sample)
+    return Heat(writes, units, written_bytes, reads, throttles, tau=tau)
+
+
+def thinned(listed: dict[str, Heat], most: int, rng: Random) -> tuple[dict[str, Heat], int]:
+    """At most about `most` of the listed keys, and the tau by which the others were left out.
+
+    This is threshold sampling: a key that cost c stays with probability c ÷ tau, as if it had cost
+    tau. So expected estimates do not change. If all keys stay, tau is 1.
+    """
+    if len(listed) <= most:
+        return listed, 1
+    costs = sorted((heat.cost for heat in listed.values()), reverse=True)
+    left = float(sum(costs))
+    sure = 0  # the keys that stay for sure
+    while sure < most and costs[sure] * (most - sure) >= left:
+        left -= costs[sure]
+        sure += 1
+    tau = max(left / max(most - sure, 1), 1.0)
+    kept = {}
+    for key, heat in listed.items():
+        share = heat.cost / tau
+        if share >= 1:
+            kept[key] = heat
+        elif rng.random() < share:
+            kept[key] = scaled(heat, 1 / share, round(tau))
+    return kept, round(tau)
 
 
 def cost_at_most(entry: Entry) -> int:
     return entry[UNITS] + entry[READS] + entry[THROTTLES] + entry[ERROR]
-
-
-def _cost_of_item(item: tuple[str, Entry]) -> int:
-    return cost_at_most(item[1])
 
 
 def heat_of(entry: Entry) -> Heat:
@@ -84,11 +196,18 @@ class Tracker:
         capacity: int = CAPACITY,
         alarm_units: int = ALARM_UNITS,
         gather: Callable[[Tracker], None] | None = None,
+        rng: Random | None = None,
     ) -> None:
         """`gather` is called before counts are read.
 
-        It records costs that the store has reported.
+        It records costs that the store has reported. `rng` chooses the samples.
         """
+        self.rng = rng or Random()
+        self._thresholds: tuple[int, int, Mapping[int, int]] = 1, 1, NO_KEYS
+        self._left = self._left_reads = inf
+        self.units = self.reads = 0
+        """The write units (with throttles) and reads of all keys in the last window."""
+        self._units = self._reads = 0
         self._capacity = capacity
         self._alarm_units = alarm_units
         self._gather = gather
@@ -112,6 +231,13 @@ class Tracker:
         """
         self._alarm_units = alarm_units
 
+    def sample(self, tau: int, tau_reads: int, watched: Mapping[int, int]) -> None:
+        """Set how many write units and how many reads there are per sample, and what to watch.
+
+        The values apply from the next window on. With a tau of 1, the table alone counts.
+        """
+        self._thresholds = tau, tau_reads, watched
+
     def record(
         self, key: str, writes: int = 1, written_bytes: int = 0, bucket: str | None = None
     ) -> None:
@@ -128,7 +254,7 @@ class Tracker:
 
     def _count_notes(self) -> None:
         notes, entries, admit = self._notes, self._entries, self._top.admit
-        bucket_units = self._bucket_units
+        bucket_units, left, total = self._bucket_units, self._left, 0
         while notes:
             key, writes, written_bytes, bucket = notes.popleft()
             units = writes
@@ -140,12 +266,39 @@ class Tracker:
             entry[WRITES] += writes
             entry[UNITS] += units
             entry[BYTES] += written_bytes
+            total += units
+            left -= units
+            if left < 0:
+                left = self._hit(key, (writes, units, written_bytes, 0, 0), units, left)
             if entry[UNITS] >= entry[ALARM]:
                 self._raise_alarm(key, entry)
             if bucket is not None:
                 bucket_units[bucket] = bucket_units.get(bucket, 0) + units
+        self._left = left
+        self._units += total
         if len(bucket_units) > BUCKETS_MAX:
             bucket_units.clear()
+
+    def _hit(self, key: str, counts: tuple[int, ...], cost: int, left: float) -> float:
+        """Sample a key that one or more points have hit. Returns the distance to the next point.
+
+        `cost` is what the points are thrown on: units, throttles or reads. `left` is negative: how
+        far the stream has run past the first point.
+        """
+        tau = self._top.tau if not counts[READS] else self._top.tau_reads
+        hits = cost / tau
+        if hits < SURE_HITS:
+            hits = 0
+            while left < 0:
+                hits += 1
+                left += self.rng.expovariate(1 / tau)
+        else:
+            left = self.rng.expovariate(1 / tau)
+        weight = hits * tau / cost
+        self._top.sample(key, tuple(count * weight for count in counts))
+        if len(self._top.samples) > SAMPLES_MAX:
+            self._top.halve(self.rng)
+        return left
 
     @property
     def bucket_units(self) -> dict[str, int]:
@@ -179,6 +332,18 @@ class Tracker:
             if entry is None:
                 entry = self._top.admit(key)
             entry[what] += amount
+            if what == READS:
+                self._reads += amount
+                self._left_reads -= amount
+                if self._left_reads < 0:
+                    counts = (0, 0, 0, amount, 0)
+                    self._left_reads = self._hit(key, counts, amount, self._left_reads)
+            else:
+                self._units += amount
+                self._left -= amount
+                if self._left < 0:
+                    counts = (0, amount, 0, 0, 0) if what == UNITS else (0, 0, 0, 0, amount)
+                    self._left = self._hit(key, counts, amount, self._left)
 
     def _raise_alarm(self, key: str, entry: Entry) -> None:
         """Select a key for an early report.
@@ -203,7 +368,13 @@ class Tracker:
             self._gather(self)
         with self._lock:
             self._count_notes()
-            ended, self._top = self._top, TopKeys(self._capacity, self._alarm_units)
-            self._entries = self._top.entries
+            ended = self._top
+            self._top = top = TopKeys(self._capacity, self._alarm_units, *self._thresholds)
+            self._entries = top.entries
             self._alarmed = set()
+            self._left = inf if top.tau <= 1 else self.rng.expovariate(1 / top.tau)
+            first = inf if top.tau_reads <= 1 else self.rng.expovariate(1 / top.tau_reads)
+            self._left_reads = first
+            self.units, self.reads = self._units, self._reads
+            self._units = self._reads = 0
         return ended

@@ -1,14 +1,18 @@
 """Sum the servers' reports into the heat of the fleet.
 
 The sums roll: each server counts with its latest report, so a sum is the fleet's heat in the last
-window's length. A new report is subtracted and added in one pass over its own keys. No pass over
-all keys of all servers is ever needed. A server that does not report in time stops counting.
+window's length. A server's old report is subtracted and its new one added, in one pass over their
+own keys. No pass over all keys of all servers is ever needed. A server that does not report in time
+stops counting.
+
+Servers report cold keys by samples (see `count`), so a sum is an estimate. `interval` bounds the
+true rate with a confidence of 99.9 %.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, sqrt
 from typing import Protocol
 
 import msgspec
@@ -27,8 +31,9 @@ LASTS_S = 5.0
 NAMELESS = "plain:"
 PARTIAL_KEYS_MAX = 4_096
 SENDERS_MAX = 100_000
-UNITS, WRITES, READS, THROTTLES, ERROR, UNREPORTED, LISTERS, PLACE = range(8)
+UNITS, WRITES, READS, THROTTLES, ERROR, UNREPORTED, SAMPLED, VARIANCE, LISTERS, PLACE = range(10)
 Rates = list[float]  # of one key, on one server or on all: see the constants above
+Z = 3.29  # standard deviations of the normal distribution that hold 99.9 %
 
 
 @dataclass(slots=True)
@@ -46,6 +51,9 @@ class _Account:
     window: int = -1
     elapsed_s: float = 0.0
     unreported_s: float = 0.0
+    tau_s: float = 0.0
+    units_s: float = 0.0
+    reads_s: float = 0.0
     is_partial: bool = False
     rates: dict[str, Rates] = field(default_factory=dict)
     early: dict[str, tuple[int, float, float]] = field(default_factory=dict)
@@ -55,6 +63,18 @@ class _Account:
         if report.window <= self.final or report.window < self.window:
             return False
         return report.window > self.window or report.elapsed_s > self.elapsed_s
+
+
+def interval(rate: float, tau: float) -> tuple[float, float]:
+    """The rates between which the true rate of a sampled key is, with a confidence of 99.9 %.
+
+    `rate` is an estimate from samples that stand for `tau` units each. The number of samples has a
+    Poisson distribution, so the variance of the estimate is the true rate times `tau`. This is the
+    score interval: all true rates from which the estimate is at most `Z` standard deviations away.
+    """
+    middle = rate + Z * Z * tau / 2
+    half = Z * sqrt(rate * tau + Z * Z * tau * tau / 4)
+    return max(middle - half, 0.0), middle + half
 
 
 class Aggregator:
@@ -70,6 +90,11 @@ class Aggregator:
         `notable_s` or more.
         """
         self.servers = 1
+        self.units_s = self.reads_s = 0.0
+        """The rates of all keys together in the last complete window."""
+        self.watched: dict[str, int] = {}
+        """The keys that servers watch, with their own taus."""
+        self._tau_s = 0.0
         self._window_s = window_s
         self._listed_s = listed_s
         self._notable_s = notable_s
@@ -117,6 +142,8 @@ class Aggregator:
         if account is None:
             account = self._accounts[report.server] = _Account(now_s)
             self._missing.pop(report.server, None)
+        if report.amends:
+            return self._amend(report, account)
         if not account.accepts(report):
             return False
         if report.window > account.window:
@@ -136,10 +163,24 @@ class Aggregator:
         del self._accounts[report.server]
         self._accounts[report.server] = account  # the order of the last report
         per_s = 1 / max(report.elapsed_s, EARLIEST_S)
-        account.unreported_s = report.unreported * per_s
+        account.units_s, account.reads_s = report.units * per_s, report.reads * per_s
+        account.tau_s = report.tau * per_s
+        account.unreported_s = (report.tau - 1) * per_s
         self._unreported_s += account.unreported_s
         for key, heat in report.keys.items():
             self._count(key, account, _rates(heat, per_s, account.unreported_s))
+
+    def _amend(self, report: Report, account: _Account) -> bool:
+        """Replace what the server's last final report said about the keys of this report."""
+        if account.final != report.window:
+            return False
+        per_s = 1 / max(report.elapsed_s, EARLIEST_S)
+        for key, heat in report.keys.items():
+            before = account.rates.pop(key, None)
+            if before is not None:
+                self._subtract(key, before)
+            self._count(key, account, _rates(heat, per_s, account.unreported_s))
+        return True
 
     def _count(self, key: str, account: _Account, rates: Rates) -> None:
         """Add the rates of a key that the server did not list before."""
@@ -157,19 +198,21 @@ class Aggregator:
 
     def _withdraw(self, account: _Account) -> None:
         """Subtract everything that the account has added to the sums."""
-        sums = self._sums
         for key, rates in account.rates.items():
-            total = sums[key]
-            if total[LISTERS] <= 1:
-                del sums[key]
-                continue
-            place = total[PLACE]
-            for n, rate in enumerate(rates):
-                total[n] -= rate
-            total[PLACE] = place
+            self._subtract(key, rates)
         account.rates = {}
         self._unreported_s -= account.unreported_s
         account.unreported_s = 0.0
+
+    def _subtract(self, key: str, rates: Rates) -> None:
+        total = self._sums[key]
+        if total[LISTERS] <= 1:
+            del self._sums[key]
+            return
+        place = total[PLACE]
+        for n, rate in enumerate(rates):
+            total[n] -= rate
+        total[PLACE] = place
 
     def _take_early(self, report: Report, account: _Account) -> None:
         for key, heat in report.keys.items():
@@ -273,27 +316,50 @@ class Aggregator:
     def _complete(self, window: int) -> WindowHeat:
         ours = [account for account in self._accounts.values() if not account.is_partial]
         self.servers = max(len(ours), 1)
+        self.units_s = sum(each.units_s for each in ours)
+        self.reads_s = sum(each.reads_s for each in ours)
+        self._tau_s = max((each.tau_s for each in ours), default=0.0)
         is_bounded = bool(ours) and not self._missing and all(each.final >= 0 for each in ours)
-        unreported_s = max(self._unreported_s, 0.0) if is_bounded else None
         keys, coldest_s = dict[str, KeyHeat](), 0.0
         for key, rates in self._sums.items():
             cost_s = rates[UNITS] + rates[READS] + rates[THROTTLES]
             if cost_s >= self._listed_s:
-                keys[key] = _key_heat(rates, unreported_s)
+                keys[key] = self._heat(key, rates, is_bounded)
             elif cost_s > coldest_s:
                 coldest_s = cost_s
-        if unreported_s is not None:
-            unreported_s = max(unreported_s, coldest_s)
+        unreported_s = None
+        if is_bounded:
+            coldest_most_s = interval(coldest_s, self._tau_s)[1]
+            unreported_s = min(coldest_s + max(self._unreported_s, 0.0), coldest_most_s)
         start_s = min([window * self._window_s, *(each.since_s for each in ours)])
         return WindowHeat(window, start_s, True, keys, unreported_s)
+
+    def _heat(self, key: str, rates: Rates, is_bounded: bool) -> KeyHeat:
+        """A key's heat, with the interval in which its true rate is.
+
+        A server that did not list the key has less than its tau of it. For many servers together,
+        the interval is a better bound: then some of them would have sampled the key.
+        """
+        units, writes, reads, throttles, error, unreported, sampled, variance, _, place = rates
+        tau_s = variance / sampled if sampled > 0 and variance > 0 else 0.0
+        below_s = sampled - interval(sampled, tau_s)[0] if tau_s else 0.0
+        bound_s = None
+        if is_bounded:
+            own = self.watched.get(key)
+            tau_s = max(tau_s, self._tau_s if own is None else own / self._window_s)
+            above_s = interval(max(sampled, 0.0), tau_s)[1] - max(sampled, 0.0)
+            bound_s = error + min(above_s, max(self._unreported_s - unreported, 0.0))
+        partition = None if place == NOWHERE else int(place)
+        return KeyHeat(
+            units, writes, reads, throttles, bound_s, partition, below_s=min(below_s, units)
+        )
 
     def _is_known(self, key: str) -> bool:
         return key in self._sums or key in self._rising
 
     def _rising_heat(self, key: str) -> KeyHeat:
         """The key's heat while the window runs: a rising key counts with its latest rate."""
-        rates = self._sums.get(key, NO_RATES)
-        heat = _key_heat(rates, None)
+        heat = self._heat(key, self._sums.get(key, NO_RATES), is_bounded=False)
         rise_s = 0.0
         for server in self._rising.get(key, ()):
             account = self._accounts[server]
@@ -306,28 +372,23 @@ class Aggregator:
         )
 
 
-NO_RATES: Rates = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, NOWHERE]
+NO_RATES: Rates = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, NOWHERE]
 
 
 def _rates(heat: Heat, per_s: float, unreported_s: float) -> Rates:
+    units_s = heat.write_units * per_s
     return [
-        heat.write_units * per_s,
+        units_s,
         heat.writes * per_s,
         heat.reads * per_s,
         heat.throttles * per_s,
         heat.error * per_s,
         unreported_s,
+        units_s if heat.tau else 0.0,
+        units_s * heat.tau * per_s,
         1.0,
         heat.place,
     ]
-
-
-def _key_heat(rates: Rates, unreported_s: float | None) -> KeyHeat:
-    """A key's heat. The servers that did not list the key left out at most `unreported_s`."""
-    units, writes, reads, throttles, error, listed, _, place = rates
-    bound_s = None if unreported_s is None else error + max(unreported_s - listed, 0.0)
-    partition = None if place == NOWHERE else int(place)
-    return KeyHeat(units, writes, reads, throttles, bound_s, partition)
 
 
 class FleetHeat(msgspec.Struct, frozen=True):

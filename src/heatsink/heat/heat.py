@@ -15,7 +15,8 @@ class Heat(msgspec.Struct, frozen=True, array_like=True):
     """The counts of one key in one window. A write costs one unit per started 1,024 bytes.
 
     `error` is the cost that may be missing because the key was not tracked all the time. `place` is
-    the physical partition of the key's latest row, if the store reports it.
+    the physical partition of the key's latest row, if the store reports it. If `tau` is not 0, the
+    counts are an estimate from samples: see `count`. One sample stands for `tau` units.
     """
 
     writes: Count = 0
@@ -25,13 +26,21 @@ class Heat(msgspec.Struct, frozen=True, array_like=True):
     throttles: Count = 0
     error: Count = 0
     place: Annotated[int, msgspec.Meta(ge=NOWHERE)] = NOWHERE
+    tau: Count = 0
+
+    @property
+    def cost(self) -> int:
+        """The cost by which keys are ranked: the sum of write units, reads and throttles."""
+        return self.write_units + self.reads + self.throttles
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One server's hottest keys in one window, counted over `elapsed_s` seconds.
+    """One server's hot keys in one window, counted over `elapsed_s` seconds.
 
-    The final report ends the window. Its `unreported` is an upper bound on the cost of each key
-    that is not listed. Earlier reports list only rising keys, with their counts so far.
+    The final report ends the window. It lists every key that cost `tau` or more, and samples of
+    other keys: see `count`. `units` and `reads` are the totals of all keys. A report that `amends`
+    replaces what the final report of the same window said about the keys that it lists. Earlier
+    reports list only rising keys, with their counts so far.
 
     A partial report comes from a program without this library (see `plain`). Its counts are per
     second. Its `window` is a time in seconds since 1970; 0 means now.
@@ -41,15 +50,19 @@ class Report(msgspec.Struct, frozen=True):
     window: Annotated[int, msgspec.Meta(ge=0)]
     elapsed_s: Annotated[float, msgspec.Meta(gt=0, le=3600)]
     final: bool
-    unreported: Count
+    tau: Annotated[int, msgspec.Meta(ge=1, le=10**12)]
     keys: Annotated[dict[str, Heat], msgspec.Meta(max_length=4096)]
     partial: bool = False
+    amends: bool = False
+    units: Count = 0
+    reads: Count = 0
 
 
 class KeyHeat(msgspec.Struct, frozen=True):
     """A key's heat per second over the whole fleet.
 
-    The key's true cost is between its measured cost and the measured cost plus `bound_s`.
+    With a confidence of 99.9 %, the key's true cost is between its measured cost minus `below_s`
+    and its measured cost plus `bound_s`. If every server counted the key exactly, both are 0.
     `partition` is the physical partition of the key's latest row, if the store reports it.
     `partition_units_s` is an upper bound on the write units that all keys together put on that
     partition.
@@ -62,6 +75,7 @@ class KeyHeat(msgspec.Struct, frozen=True):
     bound_s: float | None
     partition: int | None = None
     partition_units_s: float | None = None
+    below_s: float = 0.0
 
     @property
     def cost_s(self) -> float:
@@ -79,8 +93,9 @@ class PartitionHeat(msgspec.Struct, frozen=True):
 class WindowHeat(msgspec.Struct, frozen=True):
     """The fleet's heat in one window. It is `complete` once no more reports are expected.
 
-    `unreported_s` is an upper bound on the cost of each key that is not listed. If a server's final
-    report is missing, there is no bound. Then `unreported_s` and each `bound_s` are None.
+    `unreported_s` is an upper bound on the cost of each key that is not listed, with a confidence
+    of 99.9 %. If a server's final report is missing, there is no bound. Then `unreported_s` and
+    each `bound_s` are None.
     """
 
     window: int

@@ -62,7 +62,7 @@ def plain_report(lines: list[Any], server: str = "", time: Any = None) -> Report
     if seconds > MILLISECONDS:
         seconds /= 1000
     keys = dict(map(_key, lines))
-    return Report(f"plain:{server}", int(seconds), 1.0, False, 0, keys, partial=True)
+    return Report(f"plain:{server}", int(seconds), 1.0, False, 1, keys, partial=True)
 
 
 def _key(line: Any) -> tuple[str, Heat]:

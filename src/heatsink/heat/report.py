@@ -1,9 +1,18 @@
-"""Report this server's hot keys once a window, and sooner if a key is rising."""
+"""Report this server's hot keys once a window, and sooner if a key is rising.
+
+How many keys a server reports follows its heat, not its number of keys or servers: see `count`.
+The leader tells all servers how to sample (`Sampling`), in a *notice* that goes with the news of
+the registry: the taus, and the keys to watch. From then on, servers report watched keys by a tau of
+their own, so that the leader knows their rates precisely. Servers report at different times of a
+window, so that the leader gets an even stream of reports.
+"""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -11,13 +20,18 @@ from heatsink.errors import HeatsinkError
 from heatsink.primitives.checks import check_number, check_whole
 from heatsink.primitives.clock import Clock
 
-from .count import Tracker
+from .count import NO_KEYS, TopKeys, Tracker, mark_of, thinned
 from .heat import Report
 
 LOOK_S = 0.1
 KEYS_MAX = 256  # in one report
+UNHEARD_KEYS_MAX = 64  # in one report of a large fleet that hears no leader
+LARGE_FLEET = 100  # servers
 SHORTEST_S = 0.001
 LONGEST_S = 3_600.0
+SAMPLES = 5  # of a key with the load that the fleet may leave unreported
+WATCHED_MAX = 4_096
+_MARK = struct.Struct("<IB")
 
 
 class HeatBus(Protocol):
@@ -30,37 +44,80 @@ class HeatBus(Protocol):
 
 
 class ReportSettings(msgspec.Struct, frozen=True):
-    """Which keys a server reports: at most `KEYS_MAX` keys, each with a minimum cost.
+    """Which keys a server reports, as long as no leader says otherwise.
 
-    The minimum is `floor_share` of a bucket's limit, divided by the number of servers. So for each
-    key, all servers together leave less than `floor_share` of a bucket's load unreported.
+    A key whose load on all servers together is `floor_share` of a bucket's limit gets five samples
+    on average. A server reports about one key for every tau units, and at most `KEYS_MAX` keys.
     """
 
     window_s: float = 1.0
     bucket_units_s: int = 800
     floor_share: float = 0.1
+    hot_reads_s: float = 1_000.0
 
     def __post_init__(self) -> None:
         check_number("window_s", self.window_s, 0.1, 60)
         check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)
         check_number("floor_share", self.floor_share, 0.001, 1)
 
-    def floor(self, servers: int) -> int:
-        share = self.bucket_units_s * self.window_s * self.floor_share / max(servers, 1)
-        return max(1, int(share))
+    @property
+    def sampling(self) -> Sampling:
+        share = self.window_s * self.floor_share / SAMPLES
+        units, reads = self.bucket_units_s * share, self.hot_reads_s * share
+        return Sampling(max(int(units), 1), max(int(reads), 1))
+
+
+Tau = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """How servers sample: write units and reads per sample, and the keys to watch.
+
+    `marks` holds 5 bytes for each key to watch: its mark (see `mark_of`), and the binary logarithm
+    of its own tau.
+    """
+
+    tau: Tau
+    tau_reads: Tau
+    marks: Annotated[bytes, msgspec.Meta(max_length=_MARK.size * WATCHED_MAX)] = b""
+
+    def watching(self, keys: Mapping[str, int]) -> Sampling:
+        """The same, with these keys to watch and their taus."""
+        marks = sorted((mark_of(key), tau.bit_length() - 1) for key, tau in keys.items())
+        packed = b"".join(_MARK.pack(*mark) for mark in marks[:WATCHED_MAX])
+        return Sampling(self.tau, self.tau_reads, packed)
+
+    @property
+    def watched(self) -> dict[int, int]:
+        """The marks of the keys to watch, and their taus."""
+        whole = self.marks[: len(self.marks) // _MARK.size * _MARK.size]
+        return {mark: 1 << min(power, 40) for mark, power in _MARK.iter_unpack(whole)}
+
+    def encoded(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+
+_SAMPLING = msgspec.msgpack.Decoder(Sampling)
 
 
 class Fleet(Protocol):
-    """What a reporter needs to know about the fleet: the common time and the number of servers."""
+    """What a reporter needs to know about the fleet: the common time, its size, the notice."""
 
     def fleet_now_s(self) -> float: ...
 
     @property
     def servers(self) -> int: ...
 
+    @property
+    def notice(self) -> bytes:
+        """The last notice of the leader; empty if there is none, or if it is long ago."""
+
 
 class Reporter:
-    """Sends this server's heat reports. Windows start at the same time on all servers."""
+    """Sends this server's heat reports.
+
+    All windows have the same length. A server's name decides when its windows begin.
+    """
 
     def __init__(
         self,
@@ -77,8 +134,14 @@ class Reporter:
         self._fleet = fleet
         self._clock = clock
         self._settings = settings
+        self._rng = tracker.rng
+        self._notice = b""
+        self._sampling = settings.sampling
+        self._watched: Mapping[int, int] = NO_KEYS
+        self._sample()
         self._window = self._window_now()
         self._since_s = clock.monotonic_s()
+        self._last: tuple[int, float, TopKeys] | None = None  # the last window: number, time, keys
 
     def adopt(self, settings: ReportSettings) -> None:
         """Report by these settings from now on.
@@ -88,20 +151,49 @@ class Reporter:
         """
         has_new_length = settings.window_s != self._settings.window_s
         self._settings = settings
+        if not self._notice:
+            self._sampling = settings.sampling
+            self._sample()
         if has_new_length:
             self._tracker.roll()
             self._window, self._since_s = self._window_now(), self._clock.monotonic_s()
+            self._last = None
+
+    def _sample(self) -> None:
+        sampling = self._sampling
+        self._tracker.sample(sampling.tau, sampling.tau_reads, self._watched)
+
+    @property
+    def _phase(self) -> float:
+        """By which part of a window this server's windows begin later than the first server's."""
+        return mark_of(self._server) / 2**32
 
     def _window_now(self) -> int:
-        return int(self._fleet.fleet_now_s() / self._settings.window_s)
+        return int(self._fleet.fleet_now_s() / self._settings.window_s - self._phase)
 
     async def run_once(self) -> None:
         """Report the window if it has ended. Otherwise report the keys that are rising."""
+        new = self._take_notice()
         window = self._window_now()
         if window != self._window:
             await self._report_window(window)
         else:
+            await self._amend(new)
             await self._report_alarms()
+
+    def _take_notice(self) -> Mapping[int, int]:
+        """Follow the leader's latest notice. Returns the keys that are new to watch."""
+        notice = self._fleet.notice
+        if notice == self._notice:
+            return NO_KEYS
+        before, self._notice = self._watched, notice
+        self._sampling, self._watched = self._settings.sampling, NO_KEYS
+        if notice:
+            with suppress(msgspec.MsgspecError):  # of another release: as if there were none
+                self._sampling = _SAMPLING.decode(notice)
+                self._watched = self._sampling.watched
+        self._sample()
+        return {mark: tau for mark, tau in self._watched.items() if mark not in before}
 
     async def _report_window(self, window: int) -> None:
         """Send the final report of the window, with the time over which its keys were counted.
@@ -111,14 +203,39 @@ class Reporter:
         ended, self._window = self._window, window
         elapsed_s, counted = self._elapsed_s(), self._tracker.roll()
         self._since_s = self._clock.monotonic_s()
-        floor = self._settings.floor(self._fleet.servers)
-        keys, unreported = counted.hottest(KEYS_MAX, floor)
-        await self._bus.send(Report(self._server, ended, elapsed_s, True, unreported, keys))
+        self._last = ended, elapsed_s, counted
+        keys, tau = thinned(counted.listed(self._watched, self._rng), self._keys_max, self._rng)
+        report = Report(
+            *(self._server, ended, elapsed_s, True, max(counted.tau, tau), keys),
+            units=self._tracker.units,
+            reads=self._tracker.reads,
+        )
+        await self._bus.send(report)
+
+    @property
+    def _keys_max(self) -> int:
+        """How many keys to report: fewer in a large fleet that no leader tells how to sample."""
+        is_lost = not self._notice and self._fleet.servers > LARGE_FLEET
+        return UNHEARD_KEYS_MAX if is_lost else KEYS_MAX
+
+    async def _amend(self, new: Mapping[int, int]) -> None:
+        """Report keys that are new to watch again, precisely, for the window that ended last.
+
+        So the leader need not wait for the end of the window that runs.
+        """
+        if not new or self._last is None:
+            return
+        window, elapsed_s, counted = self._last
+        keys = counted.listed(new, self._rng)
+        keys = {key: heat for key, heat in keys.items() if mark_of(key) in new}
+        if keys:
+            report = Report(self._server, window, elapsed_s, False, 1, keys, amends=True)
+            await self._bus.send(report)
 
     async def _report_alarms(self) -> None:
         keys = self._tracker.alarms()
         if keys:
-            report = Report(self._server, self._window, self._elapsed_s(), False, 0, keys)
+            report = Report(self._server, self._window, self._elapsed_s(), False, 1, keys)
             await self._bus.send(report)
 
     def _elapsed_s(self) -> float:
@@ -130,5 +247,5 @@ class Reporter:
             with suppress(HeatsinkError):  # a window's telemetry is lost; the next one comes soon
                 await self.run_once()
             window_s = self._settings.window_s
-            left_s = window_s - self._fleet.fleet_now_s() % window_s
+            left_s = window_s - (self._fleet.fleet_now_s() - self._phase * window_s) % window_s
             await self._clock.sleep(min(LOOK_S, left_s + SHORTEST_S))

@@ -7,8 +7,11 @@ signature (a MAC) covers:
 
     pair     incarnation, closed time, version
     entry    incarnation, and the whole entry, its version included
+    notice   incarnation, and the whole notice
 
-Pairs and entries are signed as different kinds, so one cannot pass for the other. A process checks
+A notice is what the leader has to say to all processes beside the registry, such as how to sample
+heat. It comes with the pair, on a second line. Pairs, entries and notices are signed as different
+kinds, so one cannot pass for the other. A process checks
 the signature before it parses anything else. News that fails the check is logged and ignored; the
 process then polls the store as if Redis were down. `closed_time` proves that replaying an old pair
 is harmless.
@@ -41,7 +44,7 @@ from .closed_time import HORIZON_MS, HORIZON_MS_MAX, furthest_closed_time
 from .decisions import LogEntry, Meta, RegistryStore
 
 MAC_BYTES = 16
-PAIR, ENTRY = b"heatsink pair", b"heatsink entry"
+PAIR, ENTRY, NOTICE = b"heatsink pair", b"heatsink entry", b"heatsink notice"
 _ENTRY = msgspec.msgpack.Decoder(LogEntry)
 logger = logging.getLogger("heatsink")
 FOLLOW_S = 0.1
@@ -61,6 +64,9 @@ FORGED = (
 )
 FORGED_PAIR = FORGED.format(what="pair (closed time, version)")
 FORGED_ENTRY = FORGED.format(what="log entry")
+FORGED_NOTICE = FORGED.format(what="notice")
+NOTICE_S = 5.0  # without news for this long, a process no longer follows the last notice
+TELLS_S = 40_000.0  # messages with news per second that all processes together get
 FOREIGN = (
     "News of the registry on Redis is of another data store, or of this one before a rebuild. "
     f"{IGNORED} If two deployments share this Redis, set another ?prefix= in the Redis URL of one "
@@ -141,6 +147,13 @@ class Seal:
         except msgspec.MsgspecError:
             return None  # of a release with another format: it is read from the store instead
 
+    def notice(self, body: bytes) -> bytes:
+        return self._mac(NOTICE, body) + body
+
+    def opened_notice(self, sealed: bytes) -> bytes | None:
+        mac, body = sealed[:MAC_BYTES], sealed[MAC_BYTES:]
+        return body if compare_digest(mac, self._mac(NOTICE, body)) else None
+
     def _mac(self, kind: bytes, body: bytes) -> bytes:
         """The MAC of a body, bound to this incarnation.
 
@@ -158,7 +171,8 @@ class NewsStore(Protocol):
         """Add log entries and replace the pair, in one write.
 
         `log` names the log of an incarnation, and `entries` holds the signed entries by their
-        version. Call this only for entries and a pair that the data store has committed.
+        version. A second line of `pair` holds the notice. Call this only for entries and a pair
+        that the data store has committed.
         """
 
     async def pair(self) -> bytes | None:
@@ -242,6 +256,8 @@ class NewsListener:
         self._jitter = 1.0
         self._warned_s: dict[str, float] = {}
         self._doubted: Meta | None = None  # META when news was first too far ahead of it
+        self._notice = b""
+        self._sealed_notice = b""
         self.told_s: float | None = None
         """When the last news of a leader arrived, on the monotonic clock. The first news may be
         old and does not count."""
@@ -254,10 +270,14 @@ class NewsListener:
         """
         seal = Seal(meta)
         try:
-            sealed = await self._news.pair()
-            pair = None if sealed is None else self._opened(sealed, seal, meta, store_ms)
+            told = await self._news.pair()
+            if told is None:
+                return None
+            sealed, _, notice = told.partition(b"\n")
+            pair = self._opened(sealed, seal, meta, store_ms)
             if pair is None or pair.closed_ms <= self._closed_ms:
                 return None
+            self._take_notice(notice, seal)
             entries = await self._entries(seal, meta.incarnation, after, pair.version)
         except HeatsinkError:
             return None
@@ -265,6 +285,19 @@ class NewsListener:
         self._closed_ms, self._heard_s = pair.closed_ms, self._clock.monotonic_s()
         self.told_s = None if is_first else self._heard_s
         return News(pair.closed_ms, pair.version, entries)
+
+    def _take_notice(self, sealed: bytes, seal: Seal) -> None:
+        if sealed != self._sealed_notice:
+            self._sealed_notice = sealed
+            opened = seal.opened_notice(sealed) if sealed else b""
+            if opened is None:
+                self._warn(FORGED_NOTICE)
+            self._notice = opened or b""
+
+    @property
+    def notice(self) -> bytes:
+        """The leader's last notice; empty if there is none, or if the last news is long ago."""
+        return self._notice if self._clock.monotonic_s() - self._heard_s < NOTICE_S else b""
 
     async def check(self) -> None:
         """Connect to the relay once.
@@ -337,7 +370,8 @@ class NewsListener:
         without news polls the store rarely, so it learns late of a new closed time.
         """
         silent_s = self._clock.monotonic_s() - self._heard_s
-        return max(HORIZON_MS, int(1000 * min(silent_s, _unasked_s(servers))))
+        told_ms = HORIZON_MS + int(1000 * (tells_s(servers) - FOLLOW_S))
+        return max(told_ms, int(1000 * min(silent_s, _unasked_s(servers))))
 
     def standby_s(self, servers: int, at_least_s: float) -> float:
         """How many seconds a standby coordinator waits between two checks of the lease.
@@ -345,6 +379,11 @@ class NewsListener:
         The time is random, at least `at_least_s`, and longer in a larger fleet.
         """
         return max(at_least_s, self._rng.uniform(0.5, 1.5) * servers / STANDBY_ASKS_S)
+
+
+def tells_s(servers: int) -> float:
+    """How many seconds the leader waits between two publications: longer in a larger fleet."""
+    return max(FOLLOW_S, servers / TELLS_S)
 
 
 def _unasked_s(servers: int) -> float:
@@ -368,23 +407,28 @@ class Teller:
         self._clock = clock
         self._told: int | None = None
         self._resume_s = float("-inf")
+        self._told_s = float("-inf")
         self._telling = asyncio.Lock()
 
-    async def tell(self, meta: Meta) -> None:
-        """Publish the pair of `meta`, and all log entries that were not published yet.
+    async def tell(self, meta: Meta, notice: bytes) -> None:
+        """Publish the pair of `meta`, all log entries that were not published yet, and the notice.
 
-        The leader calls this on two schedules. A lock keeps the pairs in order.
+        The leader calls this on two schedules. A lock keeps the pairs in order. In a large fleet,
+        a call soon after the last publication does nothing: the next one is soon enough.
         """
         async with self._telling:
-            await self._tell(meta)
+            now_s = self._clock.monotonic_s()
+            if now_s >= max(self._resume_s, self._told_s + tells_s(meta.servers) - FOLLOW_S):
+                self._told_s = now_s
+                await self._tell(meta, notice)
 
-    async def _tell(self, meta: Meta) -> None:
-        if self._clock.monotonic_s() < self._resume_s:
-            return
+    async def _tell(self, meta: Meta, notice: bytes) -> None:
         try:
             seal, untold = Seal(meta), await self._untold(meta.version)
             entries = {entry.version: seal.entry(entry) for entry in untold}
             pair = seal.pair(meta.closed_ms, meta.version)
+            if notice:
+                pair += b"\n" + seal.notice(notice)
             await self._news.publish(meta.incarnation, entries, pair)
         except HeatsinkError:
             self._told = None

@@ -132,6 +132,7 @@ class Registry:
         self._renewed_s = self._asked_s = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
+        self._saying = b""
 
     @property
     def meta(self) -> Meta:
@@ -309,7 +310,16 @@ class Registry:
         Lost news does no harm.
         """
         if self._teller is not None:
-            await self._teller.tell(self.meta)
+            await self._teller.tell(self.meta, self._saying)
+
+    def say(self, notice: bytes) -> None:
+        """Publish this notice with all news from now on. Only the leader calls this."""
+        self._saying = notice
+
+    @property
+    def notice(self) -> bytes:
+        """The leader's last notice; empty if there is none, or if the last news is long ago."""
+        return self._listener.notice if self._listener else b""
 
     @property
     def has_news(self) -> bool:

@@ -20,6 +20,7 @@ from heatsink.registry.layouts import COLD, Layout
 Culprit = Literal["key", "partition"]
 THROTTLED_SHARE = 0.01
 MOST = 0.5
+PRECISE = 0.2  # of a rate: how far a precise rate may be too high, with a confidence of 99.9 %
 FORECAST_GROWTH_MAX = 2.0  # a sudden jump is not extrapolated
 SHRINK_TO_MAX = 0.75  # shrink only by a quarter or more: each change costs a layout
 BLIND_WINDOWS = 3  # if more windows than this are missing in a row, cool-downs restart
@@ -186,13 +187,23 @@ class BucketPolicy:
                 where = counted(layout.buckets, "bucket")
                 why = f"{heat.throttles_s:,.0f} throttled/s on {where}; {why}"
             needed = self._rules.buckets_for(demand)
-            if needed > layout.buckets:
+            if needed > layout.buckets and self._is_sure(heat, layout.buckets):
                 self._remember_forecast(key, needed)
                 reason = f"{why}; a bucket should get at most {self._rules.bucket_units_s:,}"
                 grown[key] = for_key(key, BUCKETS, needed, reason)
         if window.complete:
             self._forget(window.start_s)
         return grown
+
+    def _is_sure(self, heat: KeyHeat, buckets: int) -> bool:
+        """Whether the rate is accurate enough to add buckets.
+
+        If it is not, the key gets no buckets before a precise window, unless even the lowest rate
+        in its interval fills half of another bucket.
+        """
+        is_precise = heat.below_s <= PRECISE * heat.write_units_s
+        least_s = heat.write_units_s - heat.below_s
+        return is_precise or least_s > (buckets - 0.5) * self._rules.bucket_units_s
 
     def _demand(self, key: str, heat: KeyHeat, window: WindowHeat) -> tuple[float, str]:
         """The rate to provide buckets for, and the reason in words.
@@ -203,19 +214,23 @@ class BucketPolicy:
         why = f"{rate:,.0f} write units/s"
         if not window.complete:
             return rate, why
-        ahead = self._ahead(self._memory.get(key), rate, window.start_s)
+        ahead = self._ahead(self._memory.get(key), heat, window.start_s)
         self._remember(key, rate, window.start_s)
         if ahead > rate:
             why += f", {ahead:,.0f} expected in {self._rules.forecast_s:g} s"
         return ahead, why
 
-    def _ahead(self, memory: _Memory | None, rate: float, start_s: float) -> float:
+    def _ahead(self, memory: _Memory | None, heat: KeyHeat, start_s: float) -> float:
         """The forecast of a key's rate. Below half a bucket's load it is the measured rate.
 
-        The slope of such a low rate is noise. If a rate returns to an earlier peak, the forecast
-        does not exceed that peak. So neither noise nor another burst of the same size adds buckets.
+        The slope of such a low rate is noise, and so is a rise within the interval of the rate. If
+        a rate returns to an earlier peak, the forecast does not exceed that peak. So neither noise
+        nor another burst of the same size adds buckets.
         """
+        rate = heat.write_units_s
         if memory is None or rate < self._rules.bucket_units_s / 2 or memory.last_s >= start_s:
+            return rate
+        if rate - heat.below_s <= memory.last_units_s:
             return rate
         interval_s = start_s - memory.last_s
         ahead = forecast(memory.last_units_s, rate, interval_s, self._rules.forecast_s)

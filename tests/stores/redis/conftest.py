@@ -55,8 +55,8 @@ async def connection(server: RedisServer, clock: ManualClock) -> AsyncIterator[C
 
 
 @pytest.fixture
-def bus(connection: Connection, keys: RedisKeys, clock: ManualClock) -> RedisBus:
-    return RedisBus(connection, keys, "me", clock, reports_max=1_000)
+def bus(connection: Connection, keys: RedisKeys) -> RedisBus:
+    return RedisBus(connection, keys, reports_max=1_000)
 
 
 @pytest.fixture(params=["memory", "server", "cluster"])
@@ -69,6 +69,6 @@ async def relay(
         return
     url = request.getfixturevalue(request.param).url
     connection = Connection(patient(url), clock, Random(1))
-    bus = RedisBus(connection, keys, "me", clock, reports_max=1_000)
-    yield Relay(bus, RedisNews(connection, keys), lambda: RedisSoft(connection, keys))
+    bus = RedisBus(connection, keys, reports_max=1_000)
+    yield Relay(bus, RedisNews(connection, keys, clock), lambda: RedisSoft(connection, keys))
     await connection.close()

@@ -34,7 +34,7 @@ CLUSTER_ALSO = re.findall(r"On a cluster both users also need `([^`]*)`", PAGE)[
 ADMIN = "user default on nopass ~* &* +@all"
 APP, COORDINATOR = ("heatsink-app", "change-me-1"), ("heatsink-coordinator", "change-me-2")
 HEAT = FleetHeat("c", 1.0, WindowHeat(1, 1.0, True, {}, 0.0))
-REPORT = Report("a", 1, 1.0, True, 0, {"k": Heat(1, 1)})
+REPORT = Report("a", 1, 1.0, True, 1, {"k": Heat(1, 1)})
 
 
 @pytest.fixture(params=["server", "cluster"])
@@ -62,14 +62,14 @@ async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) ->
     async with logged_in(guarded, APP) as app, logged_in(guarded, COORDINATOR) as coordinator:
         assert await app.run("TIME")  # `heatsink doctor` looks at the clock
         assert await coordinator.run("TIME")
-        await RedisBus(app, keys, "app", clock).send(REPORT)
+        await RedisBus(app, keys).send(REPORT)
         await coordinator.run("XADD", keys.heat, "*", "r", b"junk")
-        bus = RedisBus(coordinator, keys, "c", clock)
+        bus = RedisBus(coordinator, keys)
         assert await bus.receive() == [REPORT]
         assert await bus.receive() == []
-        await RedisNews(coordinator, keys).publish("first", {1: body(1), 2: body(2)}, PAIR)
-        assert await RedisNews(app, keys).pair() == PAIR
-        assert await RedisNews(app, keys).entries("first", 0, 2) == [body(1), body(2)]
+        await RedisNews(coordinator, keys, clock).publish("first", {1: body(1), 2: body(2)}, PAIR)
+        assert await RedisNews(app, keys, clock).pair() == PAIR
+        assert await RedisNews(app, keys, clock).entries("first", 0, 2) == [body(1), body(2)]
         await RedisSoft(coordinator, keys).publish(
             [Decision(Subject(Kind.WORKERS, "0"), "workers", 1, "why")], 1
         )
@@ -83,7 +83,7 @@ async def test_what_a_user_may_not_do_is_logged_once(
 ) -> None:
     """An app server with another prefix than its user may write: it would never report heat."""
     async with logged_in(guarded, APP) as app:
-        bus = RedisBus(app, RedisKeys("elsewhere"), "app", ManualClock())
+        bus = RedisBus(app, RedisKeys("elsewhere"))
         for _ in range(3):
             with pytest.raises(Refused):
                 await bus.send(REPORT)

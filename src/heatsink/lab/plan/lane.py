@@ -18,7 +18,7 @@ from heatsink.emulator.capacity.limits import SplitSettings
 from heatsink.emulator.capacity.table import AdaptiveTable
 from heatsink.emulator.rows import token_of
 from heatsink.emulator.units import WRITE_UNIT_BYTES, read_units, write_units
-from heatsink.heat.count import Tracker
+from heatsink.heat.count import NO_KEYS, Tracker, thinned
 from heatsink.heat.fleet import Aggregator
 from heatsink.heat.heat import Report, WindowHeat
 from heatsink.heat.report import KEYS_MAX, LOOK_S, ReportSettings
@@ -211,10 +211,12 @@ class Watch:
     """
 
     def __init__(self, window_s: float, bucket_units_s: int, early: bool, now_s: float) -> None:
-        self.tracker = Tracker(alarm_units=max(int(bucket_units_s * window_s / 2), 1))
+        alarm_units = max(int(bucket_units_s * window_s / 2), 1)
+        self.tracker = Tracker(alarm_units=alarm_units, rng=Random(1))
         self.next_look_s = now_s
         self._settings = ReportSettings(window_s=window_s, bucket_units_s=bucket_units_s)
-        self._aggregator = Aggregator(window_s)
+        floor_s = self._settings.floor_share * bucket_units_s
+        self._aggregator = Aggregator(window_s, listed_s=floor_s)
         self._early = early
         self._look_s = LOOK_S * window_s
         self._window = int(now_s / window_s)
@@ -233,10 +235,11 @@ class Watch:
         window, elapsed_s = int(now_s / self._settings.window_s), now_s - self._since_s
         if window == self._window:
             rising = self.tracker.alarms() if self._early else {}
-            return Report(SERVER, window, elapsed_s, False, 0, rising) if rising else None
+            return Report(SERVER, window, elapsed_s, False, 1, rising) if rising else None
         ended, self._window, self._since_s = self._window, window, now_s
-        keys, unreported = self.tracker.roll().hottest(KEYS_MAX, self._settings.floor(servers=1))
-        return Report(SERVER, ended, elapsed_s, True, unreported, keys)
+        listed = self.tracker.roll().listed(NO_KEYS, self.tracker.rng)
+        keys, tau = thinned(listed, KEYS_MAX, self.tracker.rng)
+        return Report(SERVER, ended, elapsed_s, True, tau, keys)
 
 
 class Remedy(msgspec.Struct, frozen=True):

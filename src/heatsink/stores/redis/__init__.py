@@ -17,11 +17,8 @@ from .heat import RedisBoard, RedisBus
 from .news import RedisNews, RedisSoft, RedisWire
 
 
-def with_redis(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:
-    """Return the same stores, but heat, news, soft decisions and invalidations go over Redis.
-
-    `name` is the name of this process as a consumer of heat reports.
-    """
+def with_redis(stores: Stores, url: str, clock: Clock, rng: Random) -> Stores:
+    """Return the same stores, but heat, news, soft decisions and invalidations go over Redis."""
     address = parse(url)
     connection, keys = Connection(address, clock, rng), RedisKeys(address.options.prefix)
 
@@ -29,12 +26,13 @@ def with_redis(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -
         await connection.close()
         await stores.close()
 
+    news = RedisNews(connection, keys, clock)
     return replace(
         stores,
-        bus=RedisBus(connection, keys, name, clock),
+        bus=RedisBus(connection, keys),
         board=RedisBoard(connection, keys),
-        news=RedisNews(connection, keys),
-        soft=RedisSoft(connection, keys),
-        wire=RedisWire(connection, address, keys, clock, rng),
+        news=news,
+        soft=RedisSoft(connection, keys, news),
+        wire=RedisWire(connection, address, keys, clock, rng, news),
         close=close,
     )

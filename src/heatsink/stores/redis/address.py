@@ -22,7 +22,6 @@ from heatsink.primitives.validation import what_is_wrong
 
 PREFIX = "heatsink"
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-GROUP = "coordinators"
 Kind = Literal["standalone", "sentinel", "cluster"]
 KINDS: dict[str, Kind] = {"": "standalone", "sentinel": "sentinel", "cluster": "cluster"}
 PORTS: dict[Kind, int] = {"standalone": 6379, "sentinel": 26379, "cluster": 6379}
@@ -55,10 +54,7 @@ class RedisKeys(msgspec.Struct, frozen=True):
 
     @property
     def heat(self) -> str:
-        """The name of the stream of heat reports, one `Report` per entry.
-
-        Coordinators read the stream as the consumer group `GROUP`.
-        """
+        """The name of the stream of heat reports, one `Report` per entry."""
         return f"{{{self.prefix}}}:hot_partitions"
 
     @property
@@ -101,6 +97,11 @@ class RedisKeys(msgspec.Struct, frozen=True):
         leader periodically publishes all current soft decisions.
         """
         return f"{{{self.prefix}}}:soft"
+
+    @property
+    def news(self) -> str:
+        """The name of the channel on which the leader sends the pair and new log entries."""
+        return f"{{{self.prefix}}}:news"
 
     @property
     def forgotten(self) -> str:

@@ -43,13 +43,13 @@ MOMENTARY = (
     exceptions.TryAgainError,
 )
 TOPOLOGY = "CLUSTER SLOTS"
-RAW = ("XAUTOCLAIM", "XPENDING", "XRANGE", "XREADGROUP", "XREVRANGE")
+RAW = ("XRANGE", "XREVRANGE")
 NAMED = {
     exceptions.NoPermissionError: "NOPERM",
     exceptions.NoScriptError: "NOSCRIPT",
     exceptions.MovedError: "MOVED",
 }
-EXPECTED = ("BUSYGROUP", "NOGROUP", "NOSCRIPT", "OLDER")
+EXPECTED = ("NOSCRIPT", "OLDER")
 HINTS = {
     "NOPERM": "its user lacks the permission: see the ACL lines in docs/how-to/redis.md",
     "MOVED": "it is a node of a cluster: use redis+cluster:// in the Redis URL",
@@ -255,9 +255,8 @@ def _refusal(error: Exception, where: str, command: str) -> Refused:
 class KnownKeys:
     """Finds the key in a command. The key decides which node of a cluster gets the command.
 
-    The driver's own finder asks the cluster's first primary: at the start about all commands, and
-    later at each XREADGROUP. While that primary is down, every command would fail, even if
-    Heatsink's keys are on another node.
+    The driver's own finder asks the cluster's first primary about all commands at the start. While
+    that primary is down, every command would fail, even if Heatsink's keys are on another node.
     """
 
     async def initialize(self, _: object = None) -> None:
@@ -265,10 +264,7 @@ class KnownKeys:
 
     async def get_keys(self, *words: Any) -> tuple[Any, ...]:
         """Return the first key of the command. It is enough, since all keys are in one slot."""
-        place = 2 if words[0] in ("XGROUP", "XINFO") else 1
-        if words[0] == "XREADGROUP":
-            place = words.index("STREAMS") + 1
-        return words[place : place + 1]
+        return words[1:2]
 
 
 def open_driver(address: RedisAddress) -> Driver:

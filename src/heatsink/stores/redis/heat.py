@@ -2,153 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from heatsink.errors import InvalidInput
 from heatsink.heat.fleet import FleetHeat
 from heatsink.heat.heat import Report
 from heatsink.heat.plain import read_fields
-from heatsink.primitives.clock import Clock
+from heatsink.primitives.clock import breathe
 
-from .address import GROUP, RedisKeys
-from .connection import Connection, Refused
+from .address import RedisKeys
+from .connection import Connection
 
-REPORTS_MAX = 20_000
-TAKE_MAX = 5_000
+REPORTS_MAX = 20_000  # two seconds of reports of 10,000 servers; a leader reads ten times a second
+TAKE_MAX = 2_000  # entries in one reply, so that decoding them takes milliseconds
+TAKES_MAX = 10  # replies in one call: a leader that is far behind reads the rest in its next turn
+START_S = 3.0
 BODY_BYTES_MAX = 256 * 1024
 POISON_MAX = 1_000
 POISON_BYTES_MAX = 4_096
-DELIVERIES_MAX = 3
-RECLAIM_S = 5.0
-IDLE_CONSUMER_MS = 3_600_000
 _REPORT = msgspec.msgpack.Decoder(Report)
 Entry = tuple[bytes, list[bytes] | None]
 _HEAT = msgspec.msgpack.Decoder(FleetHeat)
 
 
 class RedisBus:
-    """Heat reports on a stream of limited length, which the leader reads in a consumer group.
+    """Heat reports on a stream of limited length. A leader remembers how far it has read.
 
-    The leader acknowledges the reports of one read at its next read. If the leader dies before
-    that, the next leader gets these reports again. Reports are not trusted. An entry moves to the
-    poison stream if it cannot be decoded, or if it was delivered three times and never
-    acknowledged. It is then never delivered again.
+    A new leader starts with the reports of the last seconds. It does not depend on any of them: the
+    next ones come within a second. So there is no consumer group, which would double the cost of a
+    report. Reports are not trusted. An entry
+    that cannot be decoded is copied to the poison stream and skipped.
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        keys: RedisKeys,
-        consumer: str,
-        clock: Clock,
-        reports_max: int = REPORTS_MAX,
+        self, connection: Connection, keys: RedisKeys, reports_max: int = REPORTS_MAX
     ) -> None:
         self._run = connection.run
         self._keys = keys
-        self._consumer = consumer
-        self._clock = clock
         self._reports_max = reports_max
-        self._taken: list[bytes] = []
-        self._reclaim_s = float("-inf")
+        self._last = b""
 
     async def send(self, report: Report) -> None:
         body = msgspec.msgpack.encode(report)
         await self._run("XADD", self._keys.heat, "MAXLEN", "~", self._reports_max, "*", "r", body)
 
     async def receive(self) -> list[Report]:
-        try:
-            return await self._receive()
-        except Refused as refused:
-            if refused.code != "NOGROUP":
-                raise
-        self._taken.clear()
-        await self._make_group()
-        return await self._receive()
-
-    async def _make_group(self) -> None:
-        """Create the consumer group, so that it reads the stream from the beginning.
-
-        A new or wiped Redis has no such group.
-        """
-        try:
-            await self._run("XGROUP", "CREATE", self._keys.heat, GROUP, "0", "MKSTREAM")
-        except Refused as refused:
-            if refused.code != "BUSYGROUP":
-                raise
-
-    async def _receive(self) -> list[Report]:
-        await self._acknowledge(self._taken)
-        self._taken = []
-        entries = [*await self._left_behind(), *await self._new()]
-        reports = []
-        for id, fields in entries:
-            try:
-                report = _decoded(fields)
-            except InvalidInput as error:
-                await self._set_aside(id, fields, str(error))
-            else:
-                self._taken.append(id)
-                reports.append(report)
+        reports: list[Report] = []
+        if not self._last:
+            await self._start()
+        for _ in range(TAKES_MAX):
+            entries = await self._new()
+            reports += await self._decoded(entries)
+            if len(entries) < TAKE_MAX:
+                break
+            await breathe()
+        if not reports:
+            await self._notice_a_wipe()
         return reports
 
     async def _new(self) -> list[Entry]:
-        count = min(TAKE_MAX, self._reports_max)
-        answer = await self._run(
-            *("XREADGROUP", "GROUP", GROUP, self._consumer, "COUNT", count),
-            *("STREAMS", self._keys.heat, ">"),
+        start = b"(" + self._last
+        entries: list[Entry] = await self._run(
+            "XRANGE", self._keys.heat, start, "+", "COUNT", TAKE_MAX
         )
-        return _entries_of(answer)
+        if entries:
+            self._last = entries[-1][0]
+        return entries
 
-    async def _acknowledge(self, ids: list[bytes]) -> None:
-        for start in range(0, len(ids), 1_000):
-            await self._run("XACK", self._keys.heat, GROUP, *ids[start : start + 1_000])
+    async def _decoded(self, entries: list[Entry]) -> list[Report]:
+        reports = []
+        for id, fields in entries:
+            try:
+                reports.append(_decoded(fields))
+            except InvalidInput as error:
+                await self._set_aside(id, fields, str(error))
+        return reports
 
-    async def _left_behind(self) -> list[Entry]:
-        """Every 5 s, take over the entries that other consumers read and never acknowledged.
+    async def _start(self) -> None:
+        """Set the position to some seconds before the newest entry."""
+        newest = await self._newest()
+        self._last = b"%d-0" % max(newest[0] - int(1000 * START_S), 0)
 
-        Returns no entries in between.
-        """
-        now_s = self._clock.monotonic_s()
-        if now_s < self._reclaim_s:
-            return []
-        self._reclaim_s = now_s + RECLAIM_S
-        await self._set_aside_repeaters()
-        await self._dismiss_idle_consumers()
-        answer = await self._run(
-            *("XAUTOCLAIM", self._keys.heat, GROUP, self._consumer),
-            *(int(RECLAIM_S * 1000), "0", "COUNT", 1_000),
-        )
-        return [(entry[0], entry[1]) for entry in answer[1] if entry and entry[0]]
+    async def _notice_a_wipe(self) -> None:
+        """If Redis was wiped and its clock set back, new entries have ids below the last one."""
+        if (0, 0) < await self._newest() < order_of(self._last):
+            await self._start()
 
-    async def _set_aside_repeaters(self) -> None:
-        idle_ms = int(RECLAIM_S * 1000)
-        pending = await self._run(
-            "XPENDING", self._keys.heat, GROUP, "IDLE", idle_ms, "-", "+", 100
-        )
-        for id, _consumer, _idle_ms, deliveries in pending:
-            if deliveries >= DELIVERIES_MAX:
-                found = await self._run("XRANGE", self._keys.heat, id, id)
-                fields = found[0][1] if found else None
-                await self._set_aside(id, fields, f"delivered {deliveries} times")
+    async def _newest(self) -> tuple[int, int]:
+        newest = await self._run("XREVRANGE", self._keys.heat, "+", "-", "COUNT", 1)
+        return order_of(newest[0][0]) if newest else (0, 0)
 
     async def _set_aside(self, id: bytes, fields: list[bytes] | None, reason: str) -> None:
         body = b" ".join(fields or [])[:POISON_BYTES_MAX]
         poison = ("id", id, "reason", reason, "fields", body)
         await self._run("XADD", self._keys.poison, "MAXLEN", "~", POISON_MAX, "*", *poison)
-        await self._acknowledge([id])
-
-    async def _dismiss_idle_consumers(self) -> None:
-        for consumer in await self._run("XINFO", "CONSUMERS", self._keys.heat, GROUP):
-            about = _pairs(consumer)
-            name, idle_ms = about[b"name"], about[b"idle"]
-            if about[b"pending"] == 0 and idle_ms > IDLE_CONSUMER_MS and name != self._name:
-                await self._run("XGROUP", "DELCONSUMER", self._keys.heat, GROUP, name)
-
-    @property
-    def _name(self) -> bytes:
-        return self._consumer.encode()
 
 
 def _decoded(fields: list[bytes] | None) -> Report:
@@ -167,13 +114,10 @@ def _decoded(fields: list[bytes] | None) -> Report:
         raise InvalidInput("the entry cannot be decoded") from None
 
 
-def _entries_of(answer: Any) -> list[Entry]:
-    """Return the entries in a reply to XREADGROUP for one stream."""
-    return [(id, fields) for id, fields in answer[0][1]] if answer else []
-
-
-def _pairs(flat: list[Any]) -> dict[bytes, Any]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+def order_of(id: bytes) -> tuple[int, int]:
+    """The id of a stream's entry as a pair of numbers, which are in the order of the stream."""
+    time_ms, _, sequence = id.partition(b"-")
+    return int(time_ms), int(sequence)
 
 
 class RedisBoard:

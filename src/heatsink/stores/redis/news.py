@@ -7,6 +7,7 @@ Leaders repeat soft decisions. A process that may have missed forgotten keys dro
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Annotated, Any
@@ -21,11 +22,17 @@ from heatsink.registry.decisions import Decision, SoftDecision
 
 from .address import RedisAddress, RedisKeys
 from .connection import Connection, Refused, open_driver
+from .heat import order_of
 
 ENTRIES_MAX = 1_000
+REPEAT_S = 5.0  # an unchanged notice is pushed again after this time
+PUSHED_S = 1.0  # after this time without a push, a process polls
+PATIENCE = 50  # polls without a push; from then on, a process polls more slowly
+POLL_S = 0.5  # the time between such slow polls
 FORGET_S = 86_400
 DECISIONS_MAX = 10_000
 READ_MAX = 1_000
+SKIPS_MAX = 60  # reads of soft decisions that pushes answer, before the stream is read again
 _SOFT = msgspec.msgpack.Decoder(SoftDecision)
 PING_S = 1.0
 SILENCE_S = 3.0
@@ -33,8 +40,27 @@ NOTHING = b""
 TROUBLE = (exceptions.RedisError, OSError, TimeoutError, RuntimeError)
 
 
+class _Push(msgspec.Struct, frozen=True, array_like=True):
+    """A message on the channel of news: the pair, without the notice if that is old news.
+
+    A message with soft decisions has no pair.
+    """
+
+    pair: bytes = b""
+    log: str = ""
+    entries: Annotated[dict[int, bytes], msgspec.Meta(max_length=ENTRIES_MAX)] = {}
+    soft: Annotated[list[SoftDecision], msgspec.Meta(max_length=DECISIONS_MAX)] = []
+
+
+_PUSH = msgspec.msgpack.Decoder(_Push)
+
+
 class RedisNews:
     """Carries registry news. One value holds the pair, and a stream holds the log.
+
+    The leader also pushes news to all subscribers (`RedisWire` listens). So while its subscription
+    works, a process asks Redis for nothing: `pair` and `entries` answer from memory. Without
+    pushes, they ask Redis. A notice is pushed only when it is new, and again every few seconds.
 
     The ids in the stream are versions, so Redis itself rejects duplicate entries and late writes of
     a deposed leader. The pair is one value, so a reader never sees closed time and version from
@@ -42,9 +68,19 @@ class RedisNews:
     (`registry.news`).
     """
 
-    def __init__(self, connection: Connection, keys: RedisKeys) -> None:
+    def __init__(self, connection: Connection, keys: RedisKeys, clock: Clock) -> None:
         self._run = connection.run
         self._keys = keys
+        self._clock = clock
+        self._told_notice = b""
+        self._told_s = float("-inf")
+        self._pair: bytes | None = None
+        self._notice = b""
+        self._pushed_s = self._asked_s = float("-inf")
+        self._unpushed = 0  # polls since the last push
+        self._pushed: dict[str, dict[int, bytes]] = {}
+        self.soft: deque[SoftDecision] = deque(maxlen=DECISIONS_MAX)
+        """Soft decisions that were pushed and not read yet."""
 
     async def publish(self, log: str, entries: Mapping[int, bytes], pair: bytes) -> None:
         for version, entry in entries.items():
@@ -52,6 +88,12 @@ class RedisNews:
         if entries:
             await self._run("EXPIRE", self._keys.log(log), FORGET_S)
         await self._run("SET", self._keys.pair, pair)
+        bare, _, notice = pair.partition(b"\n")
+        now_s = self._clock.monotonic_s()
+        if notice != self._told_notice or now_s - self._told_s >= REPEAT_S:
+            self._told_notice, self._told_s, bare = notice, now_s, pair
+        push = _Push(bare, log, dict(list(entries.items())[-ENTRIES_MAX:]))
+        await self._run("PUBLISH", self._keys.news, msgspec.msgpack.encode(push))
 
     async def _add(self, log: str, version: int, entry: bytes) -> None:
         cap = ("MAXLEN", "~", ENTRIES_MAX)
@@ -61,32 +103,92 @@ class RedisNews:
             if refused.code != "OLDER":
                 raise
 
+    def hear(self, message: bytes) -> None:
+        """Take in a push of the leader. Its readers check its signature before they trust it."""
+        try:
+            push = _PUSH.decode(message)
+        except msgspec.MsgspecError:
+            return
+        self.soft.extend(push.soft)
+        if not push.pair:
+            return
+        self._take(push.pair)
+        self._pushed_s, self._unpushed = self._clock.monotonic_s(), 0
+        if push.entries:
+            known = self._pushed.get(push.log, {}) | push.entries
+            kept = sorted(known)[-ENTRIES_MAX:]
+            self._pushed = {push.log: {version: known[version] for version in kept}}
+
+    def _take(self, pair: bytes) -> None:
+        """Remember a pair, with the last notice if it comes without one."""
+        bare, line, notice = pair.partition(b"\n")
+        self._notice = notice if line else self._notice
+        self._pair = b"%b\n%b" % (bare, self._notice) if self._notice else bare
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether the leader's pushes arrive, so that this process need not ask."""
+        return self._clock.monotonic_s() - self._pushed_s < PUSHED_S
+
     async def pair(self) -> bytes | None:
+        if self.is_pushed:
+            return self._pair
+        now_s = self._clock.monotonic_s()
+        self._unpushed += 1
+        if self._unpushed > PATIENCE and now_s - self._asked_s < POLL_S:
+            return self._pair
+        self._asked_s = now_s
         found: bytes | None = await self._run("GET", self._keys.pair)
-        return found
+        if found is None:
+            self._pair = None
+        else:
+            self._notice = b""
+            self._take(found)
+        return self._pair
 
     async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
+        pushed = self._pushed.get(log, {})
+        if all(version in pushed for version in range(after + 1, upto + 1)):
+            return [pushed[version] for version in range(after + 1, upto + 1)]
         span = (f"{after + 1}-0", f"{upto}-0")
         found = await self._run("XRANGE", self._keys.log(log), *span, "COUNT", ENTRIES_MAX)
         return [fields[1] for _, fields in found]
 
 
 class RedisSoft:
-    """Soft decisions on a stream of limited length. Each reader remembers its own position."""
+    """Soft decisions on a stream of limited length. Each reader remembers its own position.
 
-    def __init__(self, connection: Connection, keys: RedisKeys) -> None:
+    They are also pushed, as news is. While pushes arrive, the stream is read only now and then.
+    """
+
+    def __init__(
+        self, connection: Connection, keys: RedisKeys, news: RedisNews | None = None
+    ) -> None:
         self._run = connection.run
         self._keys = keys
+        self._news = news
+        self._skipped = SKIPS_MAX
         self._last = b"0-0"
 
     async def publish(self, decisions: Sequence[Decision], term: int) -> None:
-        for decision in decisions:
-            body = msgspec.msgpack.encode(SoftDecision(term, decision))
+        soft = [SoftDecision(term, decision) for decision in decisions]
+        for each in soft:
+            body = msgspec.msgpack.encode(each)
             await self._run("XADD", self._keys.soft, "MAXLEN", "~", DECISIONS_MAX, "*", "d", body)
+        for first in range(0, len(soft), READ_MAX):
+            push = _Push(soft=soft[first : first + READ_MAX])
+            await self._run("PUBLISH", self._keys.news, msgspec.msgpack.encode(push))
 
     async def read(self) -> list[SoftDecision]:
-        await self._notice_a_wipe()
         read: list[SoftDecision] = []
+        if self._news is not None:
+            while self._news.soft:
+                read.append(self._news.soft.popleft())
+            self._skipped += 1
+            if self._news.is_pushed and self._skipped < SKIPS_MAX:
+                return read
+            self._skipped = 0
+        await self._notice_a_wipe()
         while found := await self._next():
             self._last = found[-1][0]
             read += [soft for _, fields in found if (soft := _decoded(fields)) is not None]
@@ -105,13 +207,8 @@ class RedisSoft:
         After a wipe the stream is empty, or its newest id is below the last id that was read.
         """
         newest = await self._run("XREVRANGE", self._keys.soft, "+", "-", "COUNT", 1)
-        if not newest or _order(newest[0][0]) < _order(self._last):
+        if not newest or order_of(newest[0][0]) < order_of(self._last):
             self._last = b"0-0"
-
-
-def _order(id: bytes) -> tuple[int, int]:
-    time_ms, _, sequence = id.partition(b"-")
-    return int(time_ms), int(sequence)
 
 
 def _decoded(fields: list[bytes]) -> SoftDecision | None:
@@ -130,7 +227,9 @@ _MESSAGE = msgspec.msgpack.Decoder(_Message)
 
 
 class RedisWire:
-    """Sends and receives forgotten keys over pub/sub.
+    """Sends and receives forgotten keys over pub/sub, and receives the leader's news.
+
+    A process has one subscription, for both channels.
 
     `listen` raises `Unavailable` when its subscription breaks. A subscription without messages
     looks like a subscription whose connection is dead. So `listen` pings Redis every second, and
@@ -144,10 +243,13 @@ class RedisWire:
         keys: RedisKeys,
         clock: Clock,
         rng: Random,
+        news: RedisNews | None = None,
     ) -> None:
         self._connection = connection
         self._address = address
         self._channel = keys.forgotten
+        self._news_channel = keys.news
+        self._news = news
         self._clock = clock
         self._name = f"{rng.getrandbits(64):016x}"
 
@@ -168,7 +270,8 @@ class RedisWire:
         driver: Any = open_driver(await self._home())
         pubsub = driver.pubsub()
         try:
-            await asyncio.wait_for(pubsub.subscribe(self._channel), SILENCE_S)
+            channels = (self._channel, self._news_channel)
+            await asyncio.wait_for(pubsub.subscribe(*channels), SILENCE_S)
             await self._take_messages(pubsub, ear)
         finally:
             await pubsub.aclose()
@@ -201,9 +304,14 @@ class RedisWire:
                 await pubsub.ping()
 
     def _take(self, message: dict[str, Any], ear: Ear) -> None:
-        if message["type"] == "subscribe":
+        channel = message["channel"]
+        if message["type"] == "subscribe" and channel == self._channel.encode():
             ear.linked()
         if message["type"] != "message":
+            return
+        if channel == self._news_channel.encode():
+            if self._news is not None:
+                self._news.hear(message["data"])
             return
         try:
             heard = _MESSAGE.decode(message["data"])
