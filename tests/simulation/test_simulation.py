@@ -24,7 +24,7 @@ SEEDS = usually(5, full=200)
 SEEDS_PER_BUG = 200
 FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
     "the_closed_time_adopted_before_the_log": 4,
-    "version_and_closed_time_read_apart": 8,
+    "version_and_closed_time_read_apart": 36,
     "a_reader_that_trusts_an_expired_horizon": 5,
     "two_leaders_without_a_fence": 11,
     "a_gap_in_the_log_passed_over": 6,

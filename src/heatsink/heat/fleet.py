@@ -331,8 +331,9 @@ class Aggregator:
         if is_bounded:
             coldest_most_s = interval(coldest_s, self._tau_s)[1]
             unreported_s = min(coldest_s + max(self._unreported_s, 0.0), coldest_most_s)
-        start_s = min([window * self._window_s, *(each.since_s for each in ours)])
-        return WindowHeat(window, start_s, True, keys, unreported_s)
+        start_s = window * self._window_s
+        since_s = min([start_s, *(each.since_s for each in ours)])
+        return WindowHeat(window, start_s, True, keys, unreported_s, since_s)
 
     def _heat(self, key: str, rates: Rates, is_bounded: bool) -> KeyHeat:
         """A key's heat, with the interval in which its true rate is.

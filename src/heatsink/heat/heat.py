@@ -95,7 +95,8 @@ class WindowHeat(msgspec.Struct, frozen=True):
 
     `unreported_s` is an upper bound on the cost of each key that is not listed, with a confidence
     of 99.9 %. If a server's final report is missing, there is no bound. Then `unreported_s` and
-    each `bound_s` are None.
+    each `bound_s` are None. Servers start their windows at different times: the first of them
+    started at `since_s`. If it is None, all of them started at `start_s`.
     """
 
     window: int
@@ -103,6 +104,7 @@ class WindowHeat(msgspec.Struct, frozen=True):
     complete: bool
     keys: dict[str, KeyHeat]
     unreported_s: float | None
+    since_s: float | None = None
 
     def hottest(self, limit: int) -> WindowHeat:
         """A copy of the window with only the `limit` costliest keys, the costliest first.

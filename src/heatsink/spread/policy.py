@@ -257,7 +257,8 @@ class BucketPolicy:
 
         The heat of a window that still runs is partly from before its start.
         """
-        in_force = window.complete and layout.epochs[-1].start_ms <= window.start_s * 1000
+        since_s = window.start_s if window.since_s is None else window.since_s
+        in_force = window.complete and layout.epochs[-1].start_ms <= since_s * 1000
         return in_force and suffers_from(heat, self._rules, layout.buckets) == "key"
 
     def _remember_refusal(self, key: str, heat: KeyHeat, layout: Layout, relief: float) -> None:

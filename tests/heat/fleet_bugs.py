@@ -1,0 +1,106 @@
+"""Bugs that somebody might write into the detection of hot keys. Random fleets must find each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from heatsink.coordinator.keys import KeyWatch, Watchlist
+from heatsink.heat import count
+from heatsink.heat.count import TopKeys
+from heatsink.heat.fleet import Aggregator
+from heatsink.heat.heat import Heat
+from heatsink.heat.report import Reporter
+from heatsink.spread.policy import BucketPolicy
+from tests.planted import Bugs
+
+BUGS = bug = Bugs()
+
+
+@bug
+def a_biased_sample() -> Iterator[None]:
+    """A sampled key is reported with the writes that were hit, not with what they stand for."""
+    sampled = count._sampled
+
+    def as_hit(sample: list[float], tau: int) -> Heat:
+        return sampled([each / tau for each in sample], tau)
+
+    with patch.object(count, "_sampled", as_hit):
+        yield
+
+
+@bug
+def sampling_after_the_bounded_table() -> Iterator[None]:
+    """Only keys that the table still holds at the end of the window are sampled."""
+    listed = TopKeys.listed
+
+    def of_the_table(self: TopKeys, watched: Mapping[int, int], rng: Random) -> dict[str, Heat]:
+        top = sorted(self.entries, key=lambda key: -count.cost_at_most(self.entries[key]))
+        kept = set(top[: self._capacity])
+        self.samples = {key: each for key, each in self.samples.items() if key in kept}
+        return listed(self, watched, rng)
+
+    with patch.object(TopKeys, "listed", of_the_table):
+        yield
+
+
+@bug
+def a_floor_instead_of_samples() -> Iterator[None]:
+    """A server reports only keys that are hot on it, as it was before."""
+
+    def floored(self: TopKeys, _watched: Mapping[int, int], _rng: Random) -> dict[str, Heat]:
+        entries = self.entries.items()
+        return {key: count.heat_of(each) for key, each in entries if each[count.UNITS] >= self.tau}
+
+    with patch.object(TopKeys, "listed", floored):
+        yield
+
+
+@bug
+def a_feedback_that_never_ends() -> Iterator[None]:
+    with patch.object(Watchlist, "_let_go", lambda *_: None):
+        yield
+
+
+@bug
+def a_feedback_that_nobody_hears() -> Iterator[None]:
+    with patch.object(KeyWatch, "_tell_how_to_sample", lambda *_: None):
+        yield
+
+
+@bug
+def watched_keys_that_wait_for_the_end_of_the_window() -> Iterator[None]:
+    async def wait(*_: object) -> None: ...
+
+    with patch.object(Reporter, "_amend", wait):
+        yield
+
+
+@bug
+def an_old_report_that_goes_on_counting() -> Iterator[None]:
+    """A new report is added, and the one before it is not subtracted."""
+    with patch.object(Aggregator, "_subtract", lambda *_: None):
+        yield
+
+
+@bug
+def an_amendment_that_adds_instead_of_replacing() -> Iterator[None]:
+    amend = Aggregator._amend
+
+    def add(self: Aggregator, report: Any, account: Any) -> bool:
+        known, account.rates = account.rates, {}
+        done = amend(self, report, account)
+        account.rates = known | account.rates
+        return done
+
+    with patch.object(Aggregator, "_amend", add):
+        yield
+
+
+@bug
+def buckets_from_a_rough_estimate() -> Iterator[None]:
+    """No second, precise window is waited for, however few samples there are."""
+    with patch.object(BucketPolicy, "_is_sure", lambda *_: True):
+        yield

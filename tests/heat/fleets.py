@@ -1,0 +1,224 @@
+"""Random fleets on virtual time: are hot keys found in time, and cold ones left alone?
+
+Production trackers, reporters, sums, watchlist and policy; a bus and a leader's notice that take a
+moment. Keys get hot at a random moment. Some are seen by one server, some by a few, some by all, at
+a few writes a second each. Tables of keys are small, so that many cold keys push hot ones out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from heatsink.coordinator import keys as leader
+from heatsink.coordinator.keys import KeyWatch
+from heatsink.heat.count import Tracker
+from heatsink.heat.heat import Report, WindowHeat
+from heatsink.heat.report import Reporter, ReportSettings
+from heatsink.registry.decisions import View
+from heatsink.spread.policy import BucketPolicy, BucketRules
+from heatsink.testing import ManualClock
+
+RULES, SETTINGS = BucketRules(), ReportSettings()
+LIMIT = RULES.bucket_units_s
+TICK_S = 0.1
+HOT_AT_S, LASTS_S, FOUND_IN_S = 1.5, 5.0, 2.0
+ACCURACY = 0.2
+COLD_TICKS = 150
+
+
+class Violation(AssertionError):
+    """A hot key was found late or misjudged, or a cold one was spread."""
+
+
+@dataclass
+class Outcome:
+    """What happened in a fleet, for statistics over many fleets."""
+
+    events: Counter[str] = field(default_factory=Counter)
+    found_s: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    cold: int = 0
+    entries: int = 0
+
+
+@dataclass
+class Key:
+    name: str
+    rate_s: float
+    hot_at_s: float
+    servers: list[int]
+    """The servers that see the key."""
+
+
+class Bus:
+    """Delivers reports at the next tick."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+        self.entries = 0
+
+    async def send(self, report: Report) -> None:
+        self.reports.append(report)
+        self.entries += len(report.keys)
+
+    async def receive(self) -> list[Report]:
+        received, self.reports = self.reports, []
+        return received
+
+
+class Registry:
+    """What the leader and the servers use of a registry. A notice arrives at the next tick."""
+
+    def __init__(self, clock: ManualClock, servers: int) -> None:
+        self.fleet_now_s = clock.now_s
+        self.view = View()
+        self.servers = servers
+        self.notice = self.said = b""
+
+    def say(self, notice: bytes) -> None:
+        self.said = notice
+
+    def deliver(self) -> None:
+        self.notice = self.said
+
+
+class Fleet:
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)
+        self.clock = ManualClock()
+        self.start_s = self.clock.now_s()
+        number = round(2 ** rng.uniform(1, 9.6))
+        self.is_beyond_budget = seed % 5 == 4
+        self.bus, self.registry = Bus(), Registry(self.clock, number)
+        any_registry: Any = self.registry
+        self.watch = KeyWatch(self.bus, any_registry, "leader", SETTINGS)
+        self.policy = BucketPolicy(RULES)
+        capacity = rng.choice((4, 64, 4_096))
+        self.trackers = [
+            Tracker(capacity, LIMIT // 2, rng=Random(rng.random())) for _ in range(number)
+        ]
+        self.reporters = [
+            Reporter(f"s{n}-{seed}", tracker, self.bus, self.registry, self.clock, SETTINGS)
+            for n, tracker in enumerate(self.trackers)
+        ]
+        everywhere = list(range(number))
+        seen_by = [everywhere, everywhere, rng.sample(everywhere, min(number, 5)), everywhere[:1]]
+        self.hot = [
+            Key(
+                f"hot {n}",
+                LIMIT * rng.choice((1.25, 1.25, rng.uniform(1.25, 4))),
+                HOT_AT_S + rng.random(),
+                rng.choice(seen_by),
+            )
+            for n in range(rng.choice((1, 2)))
+        ]
+        warm = [Key("warm", 0.45 * LIMIT * rng.random(), 0.0, rng.choice(seen_by))]
+        self.keys = [*self.hot, *warm]
+        self.cold_rate_s = rng.uniform(500, 4_000)
+        self.cold_keys = round(self.cold_rate_s * rng.uniform(0.05, 3))
+        self.outcome = Outcome()
+
+    async def run(self) -> Outcome:
+        spread_s: dict[str, float] = {}
+        for tick in range(round(LASTS_S / TICK_S)):
+            self._write(tick * TICK_S)
+            self._note_accuracy(await self._turn(spread_s))
+        self._check(spread_s)
+        if len(self.trackers) <= 20:
+            await self._cool_down()
+        self.outcome.entries = self.bus.entries
+        return self.outcome
+
+    def _write(self, now_s: float) -> None:
+        """The writes of the next tick. Writes of a key come in random order to random servers."""
+        rng, writes = self.rng, list[tuple[int, str]]()
+        for key in self.keys:
+            share_s = min(max(now_s + TICK_S - key.hot_at_s, 0.0), TICK_S)
+            for _ in range(_poisson(key.rate_s * share_s, rng)):
+                writes.append((rng.choice(key.servers), key.name))
+        number, every = len(self.trackers), self.cold_keys
+        for _ in range(_poisson(self.cold_rate_s * TICK_S, rng)):
+            writes.append((int(rng.random() * number), f"cold {int(rng.random() * every)}"))
+        rng.shuffle(writes)
+        for server, name in writes:
+            self.trackers[server].record(name)
+
+    async def _turn(self, spread_s: dict[str, float]) -> list[WindowHeat]:
+        self.registry.deliver()
+        await self.clock.advance(TICK_S)
+        for reporter in self.reporters:
+            await reporter.run_once()
+        observation = await self.watch.observe()
+        for decision in self.policy.decide(observation):
+            layout = self.registry.view.layout(decision.key)
+            now_ms = int(self.clock.now_s() * 1000)
+            assert decision.value is not None
+            self.registry.view.layouts[decision.key] = layout.then(now_ms, decision.value)
+            self.registry.view.version += 1
+            spread_s.setdefault(decision.key, self.clock.now_s() - self.start_s)
+        return observation.windows
+
+    def _note_accuracy(self, windows: list[WindowHeat]) -> None:
+        """Estimates count once every server had two whole windows since the key got hot."""
+        now_s = self.clock.now_s() - self.start_s
+        for window in windows:
+            for key in self.hot if window.complete else ():
+                if now_s >= key.hot_at_s + 2.5 and key.name in window.keys:
+                    estimate_s = window.keys[key.name].write_units_s
+                    self.outcome.errors.append(estimate_s / key.rate_s - 1)
+
+    def _check(self, spread_s: dict[str, float]) -> None:
+        names = {key.name for key in self.hot}
+        self.outcome.cold = self.cold_keys + 1
+        for name in spread_s:
+            if name not in names:
+                raise Violation(f"{name}, below half the limit, was spread")
+        for key in self.hot:
+            found_s = spread_s.get(key.name, float("inf")) - key.hot_at_s
+            self.outcome.found_s.append(found_s)
+            if not self.is_beyond_budget and found_s > FOUND_IN_S:
+                seen = f"{key.rate_s:,.0f} writes/s on {len(key.servers)} servers"
+                raise Violation(f"{key.name} with {seen} was found after {found_s:.1f} s")
+        for error in self.outcome.errors:
+            if not self.is_beyond_budget and abs(error) > ACCURACY:
+                raise Violation(f"an estimate was off by {error:.0%}")
+        self.outcome.events["watched"] = len(self.watch._watchlist.taus)
+
+    async def _cool_down(self) -> None:
+        for _ in range(COLD_TICKS):
+            await self._turn({})
+        if self.watch._watchlist.taus:
+            raise Violation(f"{list(self.watch._watchlist.taus)} are watched for ever")
+        self.outcome.events["cooled down"] += 1
+
+
+def _poisson(mean: float, rng: Random) -> int:
+    """A random number of events, as independent events come."""
+    if mean > 50:
+        return max(round(rng.gauss(mean, mean**0.5)), 0)
+    count, left = 0, mean
+    while (left := left - rng.expovariate(1.0)) > 0:
+        count += 1
+    return count
+
+
+async def _run(seed: int) -> Outcome:
+    fleet = Fleet(seed)
+    budget = 25.0 if fleet.is_beyond_budget else leader.ENTRIES_S
+    with patch.object(leader, "ENTRIES_S", budget):
+        return await fleet.run()
+
+
+def simulate(seed: int) -> Outcome:
+    """Run one fleet. Raises `Violation` if a hot key is found late or a cold one is spread."""
+    coroutine = _run(seed)
+    while True:
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
