@@ -12,7 +12,6 @@ from heatsink.heat import count
 from heatsink.heat.count import TopKeys
 from heatsink.heat.fleet import Aggregator
 from heatsink.heat.heat import Heat
-from heatsink.heat.report import Reporter
 from heatsink.spread.policy import BucketPolicy
 from tests.planted import Bugs
 
@@ -67,14 +66,6 @@ def a_feedback_that_never_ends() -> Iterator[None]:
 @bug
 def a_feedback_that_nobody_hears() -> Iterator[None]:
     with patch.object(KeyWatch, "_tell_how_to_sample", lambda *_: None):
-        yield
-
-
-@bug
-def watched_keys_that_wait_for_the_end_of_the_window() -> Iterator[None]:
-    async def wait(*_: object) -> None: ...
-
-    with patch.object(Reporter, "_amend", wait):
         yield
 
 

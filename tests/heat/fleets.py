@@ -2,7 +2,9 @@
 
 Production trackers, reporters, sums, watchlist and policy; a bus and a leader's notice that take a
 moment. Keys get hot at a random moment. Some are seen by one server, some by a few, some by all, at
-a few writes a second each. Tables of keys are small, so that many cold keys push hot ones out.
+a few writes a second each. Tables of keys are small, so that many cold keys push hot ones out: in a
+crowded fleet, each server has ten keys of its own that it sees more often than the hot ones. A
+fleet beyond its budget has so many writes that samples are rare.
 """
 
 from __future__ import annotations
@@ -91,13 +93,13 @@ class Fleet:
         self.rng = rng = Random(seed)
         self.clock = ManualClock()
         self.start_s = self.clock.now_s()
-        number = round(2 ** rng.uniform(1, 9.6))
-        self.is_beyond_budget = seed % 5 == 4
+        self.is_beyond_budget, self.is_crowded = seed % 5 == 4, seed % 5 == 3
+        number = rng.randrange(250, 400) if self.is_crowded else round(2 ** rng.uniform(1, 9))
         self.bus, self.registry = Bus(), Registry(self.clock, number)
         any_registry: Any = self.registry
         self.watch = KeyWatch(self.bus, any_registry, "leader", SETTINGS)
         self.policy = BucketPolicy(RULES)
-        capacity = rng.choice((4, 64, 4_096))
+        capacity = 4 if self.is_crowded else rng.choice((4, 64, 4_096))
         self.trackers = [
             Tracker(capacity, LIMIT // 2, rng=Random(rng.random())) for _ in range(number)
         ]
@@ -116,7 +118,10 @@ class Fleet:
             )
             for n in range(rng.choice((1, 2)))
         ]
-        warm = [Key("warm", 0.45 * LIMIT * rng.random(), 0.0, rng.choice(seen_by))]
+        warm = [
+            Key(f"warm {n}", 0.45 * LIMIT * rng.random(), 0.0, rng.choice(seen_by))
+            for n in range(8 if self.is_beyond_budget else 1)
+        ]
         self.keys = [*self.hot, *warm]
         self.cold_rate_s = rng.uniform(500, 4_000)
         self.cold_keys = round(self.cold_rate_s * rng.uniform(0.05, 3))
@@ -143,6 +148,8 @@ class Fleet:
         number, every = len(self.trackers), self.cold_keys
         for _ in range(_poisson(self.cold_rate_s * TICK_S, rng)):
             writes.append((int(rng.random() * number), f"cold {int(rng.random() * every)}"))
+        if self.is_crowded:
+            writes += [(n, f"own {n} {rng.randrange(10)}") for n in range(number) for _ in range(4)]
         rng.shuffle(writes)
         for server, name in writes:
             self.trackers[server].record(name)

@@ -14,6 +14,7 @@ from tests.bulk.simulation.world import simulate as simulate_bulk
 from tests.cluster.simulation import simulate as simulate_cluster
 from tests.emulator.simulation.followed import simulate_followed
 from tests.emulator.simulation.world import simulate as simulate_engine
+from tests.heat import fleets
 from tests.reads import world as reads
 from tests.timelines import simulation as timelines
 
@@ -32,8 +33,9 @@ RUNS: dict[str, Callable[[int], object]] = {
     "dynamodb": simulate_dynamodb,
     "machine": simulate_machine,
     "cure": simulate_cure,
+    "fleets": fleets.simulate,
 }
-VIOLATIONS = (Violation, reads.Violation, timelines.Violation)
+VIOLATIONS = (Violation, reads.Violation, timelines.Violation, fleets.Violation)
 
 
 def play(seed: int, names: list[str]) -> tuple[str | None, set[str]]:

@@ -44,7 +44,8 @@ class Explanation(msgspec.Struct, frozen=True):
     heat: KeyHeat | None
     """The key's load now; None if it is too low to be reported, or unknown to this process."""
     unreported_s: float | None = None
-    """Upper bound on the write units a second of a key that is not reported; None if unknown."""
+    """Upper bound on the write units a second of a key that is not reported, with a confidence of
+    99.9 %; None if unknown."""
     leads: bool = False
     """Whether the process that explains is the leader."""
     leader: str = ""
@@ -168,14 +169,24 @@ class Explanation(msgspec.Struct, frozen=True):
         """
         heat = self.heat
         if heat is not None:
-            more = "an unknown number" if heat.bound_s is None else f"at most {heat.bound_s:,.0f}"
             return (
-                f"{heat.writes_s:,.0f} writes/s (+ {more}), "
+                f"{heat.writes_s:,.0f} writes/s ({_interval_words(heat)}), "
                 f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
             )
         if self.unreported_s is not None:
-            return f"too cold to be reported: at most {self.unreported_s:,.0f} units/s"
+            most = f"at most {self.unreported_s:,.0f} units/s with 99.9 % confidence"
+            return f"too cold to be reported: {most}"
         return not_known(self.leads, self.leader, self.nobody_leads)
+
+
+def _interval_words(heat: KeyHeat) -> str:
+    """How accurate the rate of writes is."""
+    if heat.bound_s is None:
+        return "or more: reports are missing"
+    if heat.below_s < 1 and heat.bound_s < 1:
+        return "exact"
+    least, most = heat.write_units_s - heat.below_s, heat.write_units_s + heat.bound_s
+    return f"{least:,.0f} to {most:,.0f} units/s with 99.9 % confidence"
 
 
 def not_known(leads: bool, leader: str, nobody_leads: str | None) -> str:

@@ -238,7 +238,10 @@ class SubjectLine(msgspec.Struct, frozen=True):
 
 
 class HotKeyLine(msgspec.Struct, frozen=True):
-    """A hot key and its rates over all servers; a true rate lies in `[rate, rate + bound_s]`.
+    """A hot key and its rates over all servers.
+
+    With a confidence of 99.9 %, the true rate of write units lies between `write_units_s - below_s`
+    and `write_units_s + bound_s`: servers sample cold keys.
 
     `kind` is `key` for a key of the application; `posts`, for example, are the rows of an author's
     posts. `bound_s` is null while a server's report is late: then there is no upper bound.
@@ -251,6 +254,7 @@ class HotKeyLine(msgspec.Struct, frozen=True):
     writes_s: float
     reads_s: float
     throttles_s: float
+    below_s: float
     bound_s: float | None
 
 

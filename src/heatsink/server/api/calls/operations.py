@@ -87,6 +87,7 @@ def _hot_key(key: str, buckets: int, heat: KeyHeat) -> HotKeyLine:
         writes_s=round(heat.writes_s, 1),
         reads_s=round(heat.reads_s, 1),
         throttles_s=round(heat.throttles_s, 1),
+        below_s=round(heat.below_s, 1),
         bound_s=None if heat.bound_s is None else round(heat.bound_s, 1),
     )
 
