@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,8 @@ import heatsink
 from heatsink.errors import Closed, InvalidSetting, Unavailable, WrongIncarnation
 from heatsink.primitives.clock import SystemClock
 from heatsink.spread.store import Ask, Row
+from heatsink.stores.sqlite import engine, sqlite_stores, stores_over
 from heatsink.stores.sqlite import log as log_module
-from heatsink.stores.sqlite import sqlite_stores
 from heatsink.stores.sqlite.engine import SCHEMA, SqliteDatabase, WriteJob, _check_owner, open_file
 from heatsink.stores.stores import Stores
 
@@ -274,3 +275,57 @@ class Overtaken:
 def test_a_file_that_another_process_makes_just_now_is_ours(tmp_path: Path) -> None:
     file = tmp_path / "x.db"
     _check_owner(Overtaken(file), file)  # type: ignore[arg-type]
+
+
+async def test_a_put_does_not_wait_for_ever_for_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller has no timeout of its own, since one for each put would cost too much."""
+    monkeypatch.setattr(engine, "ANSWER_S", 0.1)
+    goes_on = threading.Event()
+
+    def stuck(connection: sqlite3.Connection, batch: list[Any]) -> None:
+        goes_on.wait(60)
+        log_module.run_batch(connection, batch)
+
+    stores = stores_over(SqliteDatabase(tmp_path / "x.db", stuck), SystemClock())
+    slow = asyncio.ensure_future(stores.log.erase("other"))
+    with pytest.raises(Unavailable, match="may still be applied: retry with the same id"):
+        await stores.log.put("key", row(1))
+    monkeypatch.setattr(engine, "ANSWER_S", 60.0)
+    goes_on.set()
+    assert await slow == 0, "only a put is given up"
+    assert await stores.log.put("key", row(1)) == row(1), "it was applied"
+    await stores.close()
+
+
+async def test_a_put_is_given_up_at_the_fourth_look_after_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "ANSWER_S", 1e6)  # the test looks by hand
+    goes_on = threading.Event()
+
+    def stuck(connection: sqlite3.Connection, batch: list[Any]) -> None:
+        goes_on.wait(60)
+        log_module.run_batch(connection, batch)
+
+    database = SqliteDatabase(tmp_path / "x.db", stuck)
+    stores, look = stores_over(database, SystemClock()), database._writer._look
+    goes_on.set()
+    for n in range(5):  # those that are written do not count
+        await stores.log.put("key", row(n))
+        look()
+    goes_on.clear()
+    first = asyncio.ensure_future(stores.log.put("key", row(10)))
+    look()
+    look()
+    second = asyncio.ensure_future(stores.log.put("key", row(11)))
+    look()
+    assert not first.done()
+    look()
+    with pytest.raises(Unavailable):
+        await first
+    assert not second.done()
+    goes_on.set()
+    assert await second is None
+    await stores.close()

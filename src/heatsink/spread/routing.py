@@ -182,7 +182,7 @@ class NoPageCache:
 class Parts:
     """The parts that the logs and counters of one process share.
 
-    `answers_in_s` is the store's own timeout: the store ends every attempt within that time.
+    `answers_in_s` is the store's own timeout: the store ends every put within that time.
     """
 
     registry: Registry

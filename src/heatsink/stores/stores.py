@@ -39,7 +39,7 @@ class ConsumptionNotes:
 class Stores:
     """The interfaces of one data store, and of the relay beside it.
 
-    If the log store has not completed a call after `answers_in_s`, it raises an error.
+    If the log store has not completed a put after `answers_in_s`, it raises an error.
     """
 
     log: LogStore

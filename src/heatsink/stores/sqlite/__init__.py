@@ -11,7 +11,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.stores.stores import Stores
 
 from .counters import SqliteCounters
-from .engine import SqliteDatabase
+from .engine import ANSWER_S, SqliteDatabase
 from .log import SqliteLog, run_batch
 from .registry import SqliteBus, SqliteRegistry
 
@@ -24,6 +24,7 @@ def stores_over(database: SqliteDatabase, clock: Clock) -> Stores:
     registry = SqliteRegistry(database, clock)
     return Stores(
         log=SqliteLog(database, clock),
+        answers_in_s=ANSWER_S,
         counters=SqliteCounters(database),
         registry=registry,
         lease=registry,

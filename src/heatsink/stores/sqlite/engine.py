@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
@@ -23,8 +25,14 @@ from heatsink.primitives.owner import Owner
 BATCH_MAX = 500
 BUSY_S = 1.0  # how long to wait for a lock: longer than a commit takes; callers may retry
 APPLICATION_ID = 0x48454154
+ANSWER_S = 5.0  # when a put gives up waiting for the writer; its caller may retry it
+LOOKS = 4  # how often the age of waiting puts is checked in this time
 OPEN_ATTEMPTS = 100
 OPEN_PAUSE_S = 0.05
+LATE = (
+    f"SQLite did not finish the write within {ANSWER_S:g} s: check the disk, and whether another "
+    "process keeps the file locked. The write may still be applied: retry with the same id"
+)
 Result = TypeVar("Result")
 Operation = Callable[[sqlite3.Connection], Result]
 SCHEMA = files(__package__).joinpath("schema.sql").read_text()
@@ -65,6 +73,11 @@ class WriteJob(Generic[Result]):
         else:
             self.future.set_result(self.result)  # type: ignore[arg-type]
 
+    def give_up(self) -> None:
+        """Let the caller of an operation with `is_prompt` wait no longer."""
+        if getattr(self.operation, "is_prompt", False) and not self.future.done():
+            self.future.set_exception(Unavailable(LATE))
+
 
 RunBatch = Callable[[sqlite3.Connection, list[WriteJob[Any]]], None]
 
@@ -74,6 +87,10 @@ class Writer:
 
     The thread opens a transaction, calls `run_batch` to run the queued jobs in it, and commits.
     `check_file` is called before each batch.
+
+    The writer itself ends operations with `is_prompt` that wait for too long, so that no caller has
+    to start a timeout for each. It ends jobs in the order in which they came. So it is enough to
+    remember, four times in `ANSWER_S`, how many jobs had come.
     """
 
     def __init__(
@@ -86,6 +103,10 @@ class Writer:
         self._run_batch = run_batch
         self._check_file = check_file
         self._jobs: SimpleQueue[WriteJob[Any] | None] = SimpleQueue()
+        self._waiting: deque[WriteJob[Any]] = deque()  # the same jobs, and those that run
+        self._submitted = 0
+        self._looks: deque[int] = deque(maxlen=LOOKS - 1)
+        self._timer: asyncio.TimerHandle | None = None
         self._owner = Owner()
         self._thread: Thread | None = None
         self._closed = False
@@ -98,8 +119,27 @@ class Writer:
             self._start()
         assert self._owner.loop is not None
         future: asyncio.Future[Result] = self._owner.loop.create_future()
-        self._jobs.put(WriteJob(operation, future))
+        job = WriteJob(operation, future)
+        self._jobs.put(job)
+        self._waiting.append(job)
+        self._submitted += 1
+        if self._timer is None:
+            self._timer = self._owner.loop.call_later(ANSWER_S / LOOKS, self._look)
         return future
+
+    def _look(self) -> None:
+        """End the jobs that waited already when the oldest look was taken."""
+        assert self._owner.loop is not None
+        if len(self._looks) == LOOKS - 1:
+            overdue = self._looks[0] - (self._submitted - len(self._waiting))
+            for job in islice(self._waiting, max(overdue, 0)):
+                job.give_up()
+        self._looks.append(self._submitted)
+        self._timer = None
+        if self._waiting:
+            self._timer = self._owner.loop.call_later(ANSWER_S / LOOKS, self._look)
+        else:
+            self._looks.clear()
 
     def _start(self) -> None:
         self._thread = Thread(target=self._work, name="heatsink-sqlite-writer", daemon=True)
@@ -147,7 +187,12 @@ class Writer:
     def _report(self, batch: Sequence[WriteJob[Any]]) -> None:
         assert self._owner.loop is not None
         with suppress(RuntimeError):  # the loop is closed: no caller waits
-            self._owner.loop.call_soon_threadsafe(_settle_all, batch)
+            self._owner.loop.call_soon_threadsafe(self._settle_all, batch)
+
+    def _settle_all(self, batch: Sequence[WriteJob[Any]]) -> None:
+        for job in batch:
+            self._waiting.popleft()
+            job.settle()
 
     async def close(self) -> None:
         """Finish the queued jobs, then end the thread."""
@@ -157,11 +202,8 @@ class Writer:
         if self._thread is not None:
             self._jobs.put(None)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-
-
-def _settle_all(batch: Sequence[WriteJob[Any]]) -> None:
-    for job in batch:
-        job.settle()
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def commit(connection: sqlite3.Connection, batch: list[WriteJob[Any]], run_batch: RunBatch) -> None:

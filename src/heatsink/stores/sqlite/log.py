@@ -25,6 +25,7 @@ class Put:
     """A put as a record and not as a function, so that one SQL statement can insert many rows."""
 
     __slots__ = ("partition", "row")
+    is_prompt = True  # the writer ends a put that waits for too long
 
     def __init__(self, partition: str, row: Row) -> None:
         self.partition = partition
