@@ -17,6 +17,9 @@ from typing import Any, NoReturn
 from heatsink.primitives.words import pip_install
 
 try:  # other packages may have installed some of these, most often click
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours := is_ours and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C now prints no traceback
     for package in ("click", "httptools", "prometheus_client", "rich", "starlette", "uvicorn"):
         if find_spec(package) is None:
             raise ImportError(name=package)
@@ -30,6 +33,9 @@ import click
 from heatsink.errors import HeatsinkError, answer_of
 
 from . import __version__
+
+if is_ours:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NOT_DONE, INTERRUPTED, TERMINATED = 1, 130, 143
 PLACES = {
@@ -95,6 +101,12 @@ class Commands(click.Group):
     After Ctrl-C or SIGTERM a command can clean up. Services, which run until a signal, handle both
     signals themselves.
     """
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **options)
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         with terminated_as_interrupted() as terminated:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from heatsink import BucketRules, Heatsink, Uuid7, connect, connect_sync
+from heatsink import BucketRules, Heatsink, Snowflake, Uuid7, connect, connect_sync
 from heatsink.bulk import Actions
 from heatsink.client.blocking import BlockingHeatsink
 from heatsink.errors import Closed, HeatsinkError, InvalidInput, InvalidSetting, Unavailable
@@ -36,6 +38,14 @@ async def awaits(thing: Any) -> None:
 
 UNTYPED: Any = load
 CALLS: dict[str, tuple[Callable[[Heatsink], Any], str]] = {
+    "a time to live without its unit": (
+        lambda hs: hs.log.append("k", b"x", ttl=0),
+        "ttl must be a number of seconds from 0.001 to 3,153,600,000, not 0",
+    ),
+    "an id of another version": (
+        lambda hs: hs.log.get("k", UUID("00000000-0000-4000-8000-000000000000")),
+        r"id .* of version 4; expected version 7, as in a receipt\. `append` without id",
+    ),
     "a date as a bound": (
         lambda hs: hs.log.page("k", before=datetime.date(2026, 11, 15)),
         r"before must be .*, not datetime.date\(2026, 11, 15\); before is the id of an entry, or",
@@ -210,10 +220,33 @@ async def test_a_page_is_gone_through_entry_by_entry() -> None:
 def test_a_file_that_is_no_database_names_the_cure(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a database " * 100)
     client = connect_sync(f"sqlite:///{tmp_path}/notes.txt")
-    with pytest.raises(Unavailable, match="file is not a database: name a new file"), client:
+    with (
+        pytest.raises(Unavailable, match="not a database: check the path, or name"),
+        client,
+    ):
         pass
 
 
 def test_a_program_without_logging_sees_warnings_on_stderr() -> None:
     """Python prints warnings of loggers without a handler, so this library must have none."""
     assert not logging.getLogger("heatsink").handlers
+
+
+def test_an_epoch_that_is_no_number_is_one_line() -> None:
+    with pytest.raises(InvalidSetting, match=r"epoch_ms must be an int, milliseconds.*, not 'x'"):
+        Snowflake(epoch_ms="x")  # type: ignore[arg-type]
+
+
+def test_a_url_without_a_file_is_answered_with_one_that_has_one() -> None:
+    with pytest.raises(InvalidSetting, match=r"url must name a file, as in sqlite:///chat\.db"):
+        connect("sqlite:///")
+
+
+async def test_the_blocking_client_warns_inside_an_event_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connect_sync("memory://")
+    assert "connect_sync was called inside an event loop" in caplog.text
+    caplog.clear()
+    await asyncio.to_thread(connect_sync, "memory://")
+    assert caplog.text == ""

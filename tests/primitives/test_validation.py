@@ -66,7 +66,7 @@ def test_a_wrong_field_is_named_in_our_words(data: Any, field: str, words: str) 
 def test_a_missing_field_and_a_body_of_another_kind_are_named() -> None:
     for data, answer in (
         ({}, ("body", "body is missing: add it")),
-        ([], ("body", "body must be an object, not an array")),
+        ([], ("body", "the request's JSON must be an object, not an array")),
     ):
         with pytest.raises(msgspec.ValidationError) as caught:
             msgspec.convert(data, Asked)

@@ -354,3 +354,13 @@ def test_tls_on_a_plain_port_is_answered_with_the_plain_url(
     line = said(run("hot", "--server", "https://localhost:8321"))
     assert "does not speak TLS" in line
     assert "use http://localhost:8321" in line
+
+
+@pytest.mark.parametrize("words", [("get", "nope"), ("set", "nope", "1", "--reason", "why")])
+def test_a_setting_that_does_not_exist_is_a_wrong_command(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    with heatsink.connect_sync(f"sqlite:///{tmp_path}/x.db"):
+        pass
+    line = said(run("settings", *words, "--store", f"sqlite:///{tmp_path}/x.db"), code=2)
+    assert "there is no setting 'nope'" in line

@@ -34,7 +34,7 @@ class Retry(Exception):
     """A handler raises this exception to retry the item. The attempt counts for `max_attempts`.
 
     `raise Retry(after=2.5)` retries the item after 2.5 seconds. `raise Retry()` retries it after
-    the action's backoff.
+    the action's backoff. A number below 0 counts as 0.
     """
 
     def __init__(

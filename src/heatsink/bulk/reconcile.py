@@ -105,7 +105,8 @@ class Patience:
 
 
 def _never_reached(error: Retryable) -> str:
-    return f"the queue was never reached ({error}): check its URL, and that its server runs"
+    why = str(error).removesuffix(": retry later")
+    return f"the queue was never reached: {why}. Check its URL, and that its server runs"
 
 
 class Reconciler:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Never, Unpack
 
@@ -23,6 +26,7 @@ from .heatsink import Heatsink
 from .loop_thread import LoopThread
 from .settings import ConnectOptions, WorkerOptions
 
+logger = logging.getLogger("heatsink")
 CLOSED = "this client is not open: use it inside `with heatsink.connect_sync(…)`"
 NOT_ASYNC_WITH = (
     "this client needs `with`: write `with heatsink.connect_sync(…) as hs:`, or use "
@@ -160,4 +164,10 @@ def connect_sync(url: str, **options: Unpack[ConnectOptions]) -> BlockingHeatsin
         with heatsink.connect_sync("sqlite:///chat.db") as hs:
             hs.log.append("conv_1", b"hello")
     """
+    with suppress(RuntimeError):  # no event loop runs here, as it should be
+        asyncio.get_running_loop()
+        logger.warning(
+            "connect_sync was called inside an event loop, which every call of this client blocks: "
+            "use `async with heatsink.connect(url)` there"
+        )
     return BlockingHeatsink(connect(url, **options), options.get("clock") or SystemClock())

@@ -119,7 +119,7 @@ def _check_file(file: Path, must_exist: bool) -> None:
     if must_exist and not file.is_file():
         raise InvalidSetting(f"there is no database {file}: check the url")
     if file.name in ("", ":memory:") or file.is_dir():
-        raise InvalidSetting(f"url must name a file, as in {EXAMPLES}", field="url")
+        raise InvalidSetting("url must name a file, as in sqlite:///chat.db", field="url")
     if not file.absolute().parent.is_dir():
         raise InvalidSetting(f"there is no folder {file.parent} for the database: make it first")
 

@@ -96,7 +96,7 @@ def _table(title: str, columns: list[str], rows: list[Any]) -> Any:
 
     table = Table(title=title, title_justify="left")
     for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left")
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
@@ -129,18 +129,18 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return seed(out(json_option(run)))
 
 
-def _items(default: int, what: str) -> Callable[..., Any]:
+def _items(default: int, what: str, flag: str = "--items") -> Callable[..., Any]:
     return click.option(
-        "--items", type=WholeRange(1_000), default=default, show_default=True, help=what
+        flag, "items", type=WholeRange(1_000), default=default, show_default=True, help=what
     )
 
 
 @lab.command("hot-key")
-@_items(hot_key.PEAK_S, "Writes per second at the peak.")
+@_items(hot_key.PEAK_S, "Writes per second at the peak.", "--peak")
 @_options
 def hot_key_command(items: int, seed: int, out: Path | None) -> None:
     """Compare a viral conversation in one bucket with one spread over several."""
-    _show(hot_key.experiment(items, seed), out, f"--items {items} --seed {seed}")
+    _show(hot_key.experiment(items, seed), out, f"--peak {items} --seed {seed}")
 
 
 @lab.command("scaling")
@@ -206,11 +206,11 @@ def rates_command(items: int, seed: int, out: Path | None) -> None:
 
 
 @lab.command("reads")
-@_items(reads.READS_PER_S, "Reads per second.")
+@_items(reads.READS_PER_S, "Reads per second.", "--reads")
 @_options
 def reads_command(items: int, seed: int, out: Path | None) -> None:
     """Compare ways to read one hot product: load each time, share loads, or cache."""
-    _show(reads.experiment(items, seed), out, f"--items {items} --seed {seed}")
+    _show(reads.experiment(items, seed), out, f"--reads {items} --seed {seed}")
 
 
 @lab.command("celebrity")

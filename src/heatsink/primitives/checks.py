@@ -50,15 +50,23 @@ def check_whole(name: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def check_number(name: str, value: object, low: float, high: float = inf) -> float:
-    """Return `value` if it is a number from `low` to `high`, both included; otherwise raise."""
+def check_number(name: str, value: object, low: float, high: float = inf, unit: str = "") -> float:
+    """Return `value` if it is a number from `low` to `high`, both included; otherwise raise.
+
+    Pass the `unit`, such as "seconds", if the name does not say it.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:  # type: ignore[operator]
-        upto = f" to {high:,g}" if high < inf else " up"
+        upto = f" to {_plain(high)}" if high < inf else " up"
+        number = f"a number of {unit}" if unit else "a number"
         raise InvalidSetting(
-            f"{name} must be a number from {low:,g}{upto}, not {shown(value)}", field=name
+            f"{name} must be {number} from {_plain(low)}{upto}, not {shown(value)}", field=name
         )
     return value  # type: ignore[return-value]
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.0f}" if number == round(number) and abs(number) < 1e12 else f"{number:,g}"
 
 
 def check_text(name: str, value: object, length_max: int) -> str:

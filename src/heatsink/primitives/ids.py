@@ -66,8 +66,8 @@ class Uuid7:
             raise InvalidId(f"id must be a uuid.UUID (version 7), not {shown(value)}{cure}")
         if value.version != 7:
             raise InvalidId(
-                f"id {value} is a UUID of version {value.version}; expected version 7: omit id to "
-                "get a new one, or make it with uuid.uuid7() (Python 3.14) or a package for UUIDv7"
+                f"id {value} is a UUID of version {value.version}; expected version 7, as in a "
+                "receipt. `append` without id makes a new one; so does uuid.uuid7() (Python 3.14)"
             )
         return value.bytes
 
@@ -141,9 +141,11 @@ class Snowflake:
     epoch_ms: int = TWITTER_EPOCH_MS
 
     def __post_init__(self) -> None:
-        if not 0 <= self.epoch_ms < TIME_MS_MAX:
+        is_whole = isinstance(self.epoch_ms, int) and not isinstance(self.epoch_ms, bool)
+        if not is_whole or not 0 <= self.epoch_ms < TIME_MS_MAX:
             raise InvalidSetting(
-                f"epoch_ms must be milliseconds since 1970, not {self.epoch_ms}", field="epoch_ms"
+                f"epoch_ms must be an int, milliseconds since 1970, not {shown(self.epoch_ms)}",
+                field="epoch_ms",
             )
 
     @property

@@ -54,7 +54,8 @@ def what_is_wrong(error: msgspec.ValidationError, kind: Any = None) -> tuple[str
         cure = f": {did_you_mean(unknown[1], known)}" if known else ""
         return field, f"there is no field {field!r}{cure}"
     field = path or "body"
-    return field, f"{field} {_must_be(said, _fields(kind).get(path))}"
+    subject = path or "the request's JSON"  # `body` would read like the name of a field
+    return field, f"{subject} {_must_be(said, _fields(kind).get(path))}"
 
 
 def _must_be(said: str, expected: inspect.Type | None) -> str:

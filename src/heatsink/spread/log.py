@@ -389,7 +389,7 @@ def check_body(body: object) -> bytes:
 
 
 def ttl_ms(ttl: object) -> int:
-    return int(check_number("ttl", ttl, TTL_S_MIN, TTL_S_MAX) * 1000)
+    return int(check_number("ttl", ttl, TTL_S_MIN, TTL_S_MAX, unit="seconds") * 1000)
 
 
 def _is_own(row: Row, taken_by: Row, is_minted: bool, scheme: IdScheme) -> bool:

@@ -130,13 +130,22 @@ def test_it_is_cured_if_a_hundredth_is_left_and_no_minute_is_worse(
     assert ("does not cure it" in said) is not is_cure
 
 
+@pytest.mark.parametrize(
+    ("throttled", "words"), [(0, "No request is throttled."), (1, "Hardly any request is")]
+)
+def test_a_calm_load_is_told_from_one_without_any_throttle(throttled: int, words: str) -> None:
+    report = report_of(found(outcome(NOTHING, throttled, 1.0), outcome(SPREAD, 0, 1.0)))
+    assert report.figures[0].value == "Nothing"
+    assert report.figures[0].beside.startswith(words)
+
+
 def test_the_page_begins_with_what_to_do_what_it_costs_and_what_stays() -> None:
     before = outcome(NOTHING, 4_000, 1.0, Period(0, requests=100, throttled=50))
     both = outcome(REMEDIES[4], 20, 1.03, Period(0, requests=100, throttled=10))
     report = report_of(found(before, both))
     do, cost, stays = report.figures
     assert (do.label, do.value) == ("What should I do?", "Spread hot keys and cache hot reads")
-    assert do.beside.startswith("This cures it.")
+    assert do.beside.startswith("This cures it, but 10.0% are throttled in the worst minute.")
     assert cost.value.endswith("a month")
     assert "A served request costs 3% more." in cost.beside
     assert stays.value == "0.20% throttled"

@@ -47,6 +47,10 @@ async def test_an_unknown_path_names_the_nearest_one(api: AsyncClient) -> None:
         "there is nothing at this path: see /docs; did you mean /v1/conversations/{key}/messages?"
     )
     assert "did you mean" not in check(await api.get("/zzz"), 404)["detail"]
+    verbs = check(await api.post("/v1/bulk/k1/explode"), 404)["detail"]
+    assert verbs.startswith("there is no 'explode' at /v1/bulk/k1/: use one of cancel, ")
+    near = check(await api.post("/v1/bulk/k1/pasue"), 404)["detail"]
+    assert near == "there is no 'pasue' at /v1/bulk/k1/: did you mean 'pause'?"
 
 
 async def test_a_body_that_is_not_called_json_names_the_header(api: AsyncClient) -> None:

@@ -215,13 +215,18 @@ def _answers(found: Replay) -> list[Figure]:
 
 def _to_do(chosen: ReplayOutcome, before: ReplayOutcome) -> tuple[str, str]:
     if _is_calm(before):
-        return "Nothing", "Hardly any request is throttled, and retries handle those few."
+        few = "Hardly any request is throttled, and retries handle those few."
+        return "Nothing", few if before.throttled else "No request is throttled."
     if chosen is before:
         return "Something else", "None of the remedies below removes throttles from this load."
     parts = [SHORT[name] for name in _parts(chosen.remedy) if name != "adaptive"] or [
         SHORT["adaptive"]
     ]
-    judged = "This cures it" if _cures(chosen, before) else "This helps most, and does not cure it"
+    judged = "This helps most, and does not cure it"
+    if _cures(chosen, before):
+        worst = chosen.worst_minute.share
+        judged = "This cures it"
+        judged += f", but {worst:.1%} are throttled in the worst minute" if worst >= 0.01 else ""
     return " and ".join(parts).capitalize(), f"{judged}. {_meaning(chosen.remedy)}"
 
 

@@ -11,7 +11,7 @@ import hmac
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -28,6 +28,7 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_number, check_whole
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.connections import ConnectionLimits, refusal_of
+from heatsink.primitives.words import did_you_mean
 
 from .feed import Feed
 from .problems import NOTHING, UNKNOWN_TOKEN, Refusal
@@ -37,6 +38,7 @@ Scope = Literal["read", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "operate", "admin")
 MIB = 1_024 * 1_024
 DIGITS_MAX = 18
+NAMES_AT = 3  # paths like /v1/bulk/{name}: what follows is one of a few verbs
 PATH_LOOKED_AT = 64  # characters of an unknown path that are compared with ours
 CLOSE = ((b"connection", b"close"),)
 TOKEN_LENGTH_MIN = 8
@@ -198,21 +200,30 @@ class RouteTable:
         Raises `Refusal` if there is no such path or if it does not allow the method.
         """
         node, values = self._root, []
-        for part in raw_path.split("/")[1:]:
+        parts = raw_path.split("/")[1:]
+        for place, part in enumerate(parts, start=1):
             following = node.children.get(part)
             if following is None:
                 following = node.any
                 values.append(part)
             if following is None:
-                raise self._nothing(raw_path)
+                is_verb = place == len(parts) > NAMES_AT
+                raise self._nothing(raw_path, node.children if is_verb else ())
             node = following
         route = node.routes.get("GET" if method == "HEAD" else method)
         if route is None:
             raise _no_such_method(node) if node.routes else self._nothing(raw_path)
         return route, dict(zip(route.parameters, map(_decoded, values), strict=True))
 
-    def _nothing(self, raw_path: str) -> Refusal:
-        """Return the refusal of a path that does not exist. It names a similar path, if any."""
+    def _nothing(self, raw_path: str, known: Collection[str] = ()) -> Refusal:
+        """Return the refusal of a path that does not exist. It names a similar path, if any.
+
+        `known` are the names that the last part of the path can have.
+        """
+        if known:
+            start, _, name = raw_path[:PATH_LOOKED_AT].rpartition("/")
+            cure = did_you_mean(name, sorted(known))
+            return Refusal(404, f"there is no {name!r} at {start}/: {cure}")
         near = get_close_matches(raw_path[:PATH_LOOKED_AT], self._paths, n=1)
         return Refusal(404, f"{NOTHING}; did you mean {near[0]}?" if near else NOTHING)
 
@@ -286,7 +297,7 @@ class Guard:
         if self._hosts is not None:
             self._check_host(headers, self._hosts)
         if scope is None or not self._tokens:
-            return "anybody"
+            return "a caller without a token"
         return self._check_token(headers, scope)
 
     def _check_host(self, headers: Mapping[bytes, bytes], hosts: frozenset[str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from getpass import getuser
 from socket import gethostname
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from heatsink.client.blocking_calls import BlockingDeploymentSettings
 from heatsink.client.deployment import SettingInForce
+from heatsink.errors import InvalidSetting, NotFound
 from heatsink.server.shell import one_line
 
 from .configuration import WORD, Word
@@ -92,6 +94,15 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return remote_options(store_option(command))
 
 
+@contextmanager
+def _wrong_name_is_a_wrong_command() -> Iterator[None]:
+    """A setting that does not exist never will: exit with 2, as for a wrong value."""
+    try:
+        yield
+    except NotFound as error:
+        raise InvalidSetting(str(error), field="name") from None
+
+
 def deployment_of(store: str | None, server: str, token: str | None) -> Deployment:
     return ThroughStore(store) if store else ThroughServer(server, token)
 
@@ -124,7 +135,8 @@ def list_settings(
 @settings_options
 def get(name: str, store: str | None, server: str, token: str | None, as_json: bool) -> None:
     """Show the setting NAME, and where its value comes from."""
-    _show(deployment_of(store, server, token).get(name), as_json)
+    with _wrong_name_is_a_wrong_command():
+        _show(deployment_of(store, server, token).get(name), as_json)
 
 
 @settings.command("set")
@@ -148,7 +160,8 @@ def set_setting(
 ) -> None:
     """Set NAME to VALUE for all processes, which follow within a second."""
     by = f"{getuser()}@{gethostname()}"
-    _show(deployment_of(store, server, token).set(name, value, reason, by), as_json)
+    with _wrong_name_is_a_wrong_command():
+        _show(deployment_of(store, server, token).set(name, value, reason, by), as_json)
 
 
 @settings.command()
@@ -159,7 +172,8 @@ def unset(
     name: str, reason: str, store: str | None, server: str, token: str | None, as_json: bool
 ) -> None:
     """Remove the setting NAME: every process uses its own value or the default again."""
-    _show(deployment_of(store, server, token).unset(name, reason), as_json)
+    with _wrong_name_is_a_wrong_command():
+        _show(deployment_of(store, server, token).unset(name, reason), as_json)
 
 
 def _show(line: dict[str, Any], as_json: bool) -> None:

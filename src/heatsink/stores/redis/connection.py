@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from random import Random
 from typing import Any, Protocol
 
@@ -240,7 +241,10 @@ async def _close(driver: Driver) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the error's type and its message, if it has one."""
+    """Return the system's reason, such as "Connection refused"; otherwise type and message."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)
     said = str(error).strip().rstrip(".")
     return f"{type(error).__name__}: {said[:120]}" if said else type(error).__name__
 

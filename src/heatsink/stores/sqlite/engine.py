@@ -311,7 +311,7 @@ def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _not_opened(file: Path, error: Exception) -> Unavailable:
-    cure = ": name a new file" if "not a database" in str(error) else ""
+    cure = ": check the path, or name a new file" if "not a database" in str(error) else ""
     return Unavailable(f"cannot open {str(file)!a} as a SQLite database: {error}{cure}")
 
 
