@@ -380,6 +380,13 @@ def _condition(name: str, operator: str, given: list[Value], values: _LegacyValu
     return contains if operator == "CONTAINS" else Negation(contains)
 
 
+def condition_on(name: str, operator: str, given: list[Value]) -> Callable[[Item], bool]:
+    """Return a legacy condition as a function that says whether it holds for an item."""
+    values = _LegacyValues("condition")
+    condition = _condition(name, operator, given, values)
+    return lambda item: condition.holds(item, Scope({}, values.values))
+
+
 def legacy_condition(
     expected: Mapping[str, ExpectedAttributeValue] | None, operator: Operator | None
 ) -> Expressions:

@@ -32,7 +32,7 @@ from heatsink.stores.dynamodb.wire.expressions.conditions import (
 from heatsink.stores.dynamodb.wire.expressions.operands import Path, Placeholder, Scope
 from heatsink.stores.dynamodb.wire.values import Native, Value, kind_of
 
-from .expressions import check_condition
+from .expressions import check_condition, condition_on
 
 NOT_SUPPORTED = "Query key condition not supported"
 WRONG_CONDITION = "Invalid condition in KeyConditionExpression: "
@@ -48,6 +48,10 @@ class KeyTest(msgspec.Struct, frozen=True):
 
     operator: str
     values: list[Value]
+
+    def holds(self, value: Value) -> bool:
+        """Return whether a value of the attribute passes the test."""
+        return condition_on("key", self.operator, self.values)({"key": value})
 
 
 def tests_of(root: Condition, scope: Scope) -> dict[str, KeyTest]:

@@ -11,7 +11,7 @@ from heatsink.emulator.database import Consumed, Database, Json
 from heatsink.emulator.indexes import GlobalIndex, IndexSpec, LocalIndex
 from heatsink.emulator.requests import Condition as LegacyCondition
 from heatsink.emulator.requests import GetItem, PageRequest, Query, Scan
-from heatsink.emulator.rows import Key, Row, token_of
+from heatsink.emulator.rows import Key, Part, Row, token_of
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import read_units
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
@@ -145,10 +145,8 @@ def query(database: Database, request: Query) -> Json:
         check_filter(given.condition, source.schema, given.scope, field)
     if given.nested:
         check_scalars(given.nested, table)
-    if after is not None and after.hash != hash_:
-        raise ValidationFailed(
-            "The provided starting key is outside query boundaries based on provided conditions"
-        )
+    if after is not None:
+        _check_start(after, hash_, tests, source.schema, request.exclusive_start_key or {})
     rules = _PageRules(given, request.select == "COUNT", request.limit)
     rows = source.read_from(request.consistent_read)
     found = rows.query(hash_, bounds, request.scan_index_forward, after)
@@ -376,12 +374,25 @@ def _check_select(request: PageRequest) -> None:
 def _after(source: Source, request: PageRequest) -> Key | None:
     if request.exclusive_start_key is None:
         return None
-    if len(request.exclusive_start_key) != len(source.schema.entry_names):
+    if request.exclusive_start_key.keys() != set(source.schema.entry_names):
         raise ValidationFailed(STARTING_KEY)
-    try:
-        return source.start_key(request.exclusive_start_key)
-    except ValidationFailed as error:
-        raise ValidationFailed(f"{STARTING_KEY}: {error.message}") from None
+    return source.start_key(request.exclusive_start_key)
+
+
+def _check_start(
+    after: Key, hash_: Part, tests: dict[str, KeyTest], schema: KeySchema, start: Item
+) -> None:
+    """Raise if a query could not have ended at its starting key."""
+    sorted_by = [part.name for part in schema.sort_parts if part.name in tests]
+    if any(not tests[name].holds(start[name]) for name in sorted_by):
+        raise ValidationFailed("The provided starting key does not match the range key predicate")
+    if after.hash != hash_:
+        raise ValidationFailed(
+            "The query can return at most one row and cannot be restarted"
+            if sorted_by
+            else "The provided starting key is outside query boundaries based on provided "
+            "conditions"
+        )
 
 
 def _segment(request: Scan) -> tuple[int, int]:
