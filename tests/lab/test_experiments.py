@@ -192,6 +192,18 @@ def test_the_articles_steps_take_the_articles_times() -> None:
     assert ours < described
 
 
+def test_buckets_follow_the_described_phases_with_one_to_spare() -> None:
+    rates = hot_key.phases()
+    buckets = hot_key.buckets_in(rates, BucketRules(cool_down_s=hot_key.PHASES_COOL_DOWN_S))
+    needed = [BucketRules().buckets_for(rate) for rate in rates]
+    assert all(have >= need for have, need in zip(buckets, needed, strict=True))
+    phase_s = hot_key.PHASE_S + hot_key.RAMP_S - 1
+    ends = [n * phase_s + hot_key.PHASE_S - 1 for n in range(4)]
+    assert [needed[end] for end in ends] == [1, 2, 3, 5]
+    assert all(buckets[end] - needed[end] in (0, 1) for end in ends)
+    assert buckets[-1] == 1
+
+
 def test_workers_in_whole_instances() -> None:
     run = run_on_virtual_time(steps.play(steps.INSTANCE_STEPS[0], 1_000, seed=1))
     assert {sum(moment.workers) % steps.INSTANCE for moment in run.moments} == {0}

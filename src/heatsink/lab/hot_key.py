@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from math import ceil
 from random import Random
 
 import msgspec
@@ -17,8 +18,10 @@ import msgspec
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.settings import Settings
 from heatsink.errors import Retryable, Throttled
+from heatsink.heat.heat import KeyHeat, WindowHeat
+from heatsink.registry.layouts import COLD
 from heatsink.spread.backoff import Retries
-from heatsink.spread.policy import BucketRules
+from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation
 from heatsink.spread.store import Answer, Ask, LogStore, Row
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.throttled import PartitionLimit, throttled
@@ -41,6 +44,8 @@ ROWS = 3_000
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 KEY = "chat"
 CASES = {"one bucket": False, "Heatsink": True}
+PHASES = (200, 900, 2_200, 4_000, 100)  # writes a second, as in the text on a growing N
+PHASE_S, RAMP_S, PHASES_COOL_DOWN_S = 60, 10, 60.0
 
 
 STORY = f"""\
@@ -191,6 +196,48 @@ async def page_cost(buckets: int, seed: int) -> PageCost:
     return PageCost(buckets, log.queries / PAGES, log.rows / PAGES)
 
 
+def phases() -> list[float]:
+    """Return the writes in each second of five phases, with a ramp between two of them."""
+    rates: list[float] = []
+    for level, following in pairwise(PHASES):
+        rates += [level] * PHASE_S
+        rates += [level + (following - level) * n / RAMP_S for n in range(1, RAMP_S)]
+    return [*rates, *[PHASES[-1]] * 4 * PHASE_S]
+
+
+def buckets_in(rates: list[float], rules: BucketRules) -> list[int]:
+    """Return how many buckets the policy gives a key in each second, if it is written so often."""
+    policy, layout, found = BucketPolicy(rules), COLD, []
+    for second, rate in enumerate(rates, 1):
+        heat = KeyHeat(rate, rate, 0.0, 0.0, 0.0)
+        window = WindowHeat(second, second, True, {KEY: heat}, 0.0)
+        seen = KeyObservation([window], {KEY: layout}, {}, len(layout.epochs))
+        for decision in policy.decide(seen):
+            layout = layout.then(second * 1000 + 500, decision.value or 1)
+        found.append(layout.buckets)
+    return found
+
+
+def _phases_chart() -> Chart:
+    rates, rules = phases(), BucketRules(cool_down_s=PHASES_COOL_DOWN_S)
+    needed = [ceil(rate / rules.bucket_units_s) for rate in rates]
+    lines = {
+        "Heatsink": (buckets_in(rates, rules), "step"),
+        "rate / 800": (needed, "dot"),
+        "rate / 800, never fewer": (list(accumulate(needed, max)), "step"),
+    }
+    seconds = [float(second) for second in range(len(rates))]
+    return Chart(
+        "Buckets at 200, 900, 2,200, 4,000 and 100 writes a second",
+        "buckets",
+        [
+            Series(name, seconds, list(map(float, values)), style, colour)
+            for colour, (name, (values, style)) in enumerate(lines.items())
+        ],
+        note="A minute each. Buckets for a forecast go within 30 s after the rate levelled off.",
+    )
+
+
 def experiment(peak_s: int = PEAK_S, seed: int = 1) -> LabReport:
     wanted = [partial(one_run, case, peak_s, seed) for case in CASES]
     plain, spread, *costs = run_all(
@@ -206,7 +253,11 @@ def experiment(peak_s: int = PEAK_S, seed: int = 1) -> LabReport:
             Figure("buckets at most", str(max(second.buckets for second in spread.seconds))),
         ],
         tables=[_table([plain, spread]), _cost_table(costs)],
-        charts=[*_run_charts(plain, spread, peak_s * LIMIT_SHARE), *_cost_charts(costs)],
+        charts=[
+            *_run_charts(plain, spread, peak_s * LIMIT_SHARE),
+            _phases_chart(),
+            *_cost_charts(costs),
+        ],
     )
 
 
