@@ -14,7 +14,7 @@ from random import Random
 from time import perf_counter
 from uuid import uuid4
 
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.store import Chunk, ClaimRequest, Outcome, Part, QueueStores
 from heatsink.primitives.clock import SystemClock, now_ms
 from heatsink.stores.redis.address import parse

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.store import QueueStores
 from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue import MemoryQueueServer

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from heatsink.bulk.batch import PartEnd
 from heatsink.bulk.store import (
@@ -126,9 +127,14 @@ def places(slices: Sequence[Slice]) -> list[tuple[str, int, int]]:
     return [(item.body.decode(), item.start, item.count) for item in slices]
 
 
+def below(store: Any) -> Any:
+    """The store of a server, below the router of a process."""
+    return store.below
+
+
 async def lose_chunk(stores: QueueStores, part: str, chunk: int) -> None:
     """Damage a part, as an operator or a server that evicts could."""
-    queue = stores.queue
+    queue = below(stores.queue)
     if isinstance(queue, MemoryQueue):
         if share := queue.partitions[PARTITION].shares.get(part):
             share.chunks.pop(chunk, None)
@@ -140,7 +146,7 @@ async def lose_chunk(stores: QueueStores, part: str, chunk: int) -> None:
 
 async def lose_part(stores: QueueStores, partition: int, part: str) -> None:
     """All of it, as a server does that comes back with an old file."""
-    queue = stores.queue
+    queue = below(stores.queue)
     if isinstance(queue, MemoryQueue):
         held = queue.partitions[partition]
         if share := held.shares.pop(part, None):

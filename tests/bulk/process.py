@@ -8,8 +8,10 @@ from contextvars import ContextVar, copy_context
 from random import Random
 from typing import Any
 
+from heatsink.bulk.plan import QueuePlan
+from heatsink.bulk.routing import routed
 from heatsink.bulk.store import QueueStores
-from heatsink.stores.memory.queue import MemoryQueueServer
+from heatsink.stores.memory.queue import FIRST, MemoryQueueServer
 from heatsink.testing import Faults, Link, SkewedClock, linked_queue
 
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
@@ -27,8 +29,9 @@ class Process:
         self.is_dead = False
         self.tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that a seed replays
 
-    def stores(self, server: MemoryQueueServer) -> QueueStores:
-        return linked_queue(server.stores(self.clock), self.link)
+    def stores(self, server: MemoryQueueServer, first: QueuePlan = FIRST) -> QueueStores:
+        """Calls travel over the link to the place that this process's plan has at that moment."""
+        return routed(linked_queue(server.unrouted(self.clock), self.link), first)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         asyncio.get_running_loop().set_task_factory(_owned_task)  # type: ignore[arg-type]

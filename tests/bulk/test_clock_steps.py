@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from heatsink.bulk.batch import Rate
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.store import QueueStores, Setback, Slice
 from heatsink.primitives.clock import SystemClock
 from heatsink.stores.memory.queue import MemoryQueueServer

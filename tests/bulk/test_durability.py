@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, digest_of
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.store import Chunk, Part, PartCounts, QueueStores
 from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.primitives.clock import SystemClock
@@ -19,7 +19,7 @@ from heatsink.stores.redis.queue.durability import Durability
 from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import patient_url, real
 
-from .driver import NOW_MS, PARTITION
+from .driver import NOW_MS, PARTITION, below
 
 SECRET = "x" * 8
 ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
@@ -198,13 +198,13 @@ async def test_everysec_is_waited_for_whatever_waitaof_says() -> None:
         async with opened(server.url) as stores:
             await stage(stores)
             slept: list[float] = []
-            sleep = stores.barrier._clock.sleep  # type: ignore[attr-defined]
+            sleep = below(stores.barrier)._clock.sleep
 
             async def noted(seconds: float) -> None:
                 slept.append(seconds)
                 await sleep(seconds)
 
-            stores.barrier._clock.sleep = noted  # type: ignore[attr-defined]
+            below(stores.barrier)._clock.sleep = noted
             await confirm(stores)
             assert slept[0] > 1.0
             server.command("CONFIG", "SET", "appendfsync", "always")
@@ -217,14 +217,14 @@ async def test_a_server_that_is_restarted_while_an_fsync_is_waited_for_confirms_
     with real(lambda: RedisServer(append_only=True, options=EVERYSEC)) as server:
         async with opened(server.url) as stores:
             await stage(stores)
-            sleep = stores.barrier._clock.sleep  # type: ignore[attr-defined]
+            sleep = below(stores.barrier)._clock.sleep
 
             async def restart(_: float) -> None:
-                stores.barrier._clock.sleep = sleep  # type: ignore[attr-defined]
+                below(stores.barrier)._clock.sleep = sleep
                 server.kill()
                 server.start()
 
-            stores.barrier._clock.sleep = restart  # type: ignore[attr-defined]
+            below(stores.barrier)._clock.sleep = restart
             with pytest.raises(Unavailable, match=r"restarted|cannot be reached"):
                 await confirm(stores)
 
@@ -234,7 +234,7 @@ async def test_a_rewrite_of_the_log_is_waited_for() -> None:
         async with opened(server.url) as stores:
             await stage(stores)
             slept: list[float] = []
-            sleep = stores.barrier._clock.sleep  # type: ignore[attr-defined]
+            sleep = below(stores.barrier)._clock.sleep
 
             async def rewrite(seconds: float) -> None:
                 if not slept:
@@ -242,7 +242,7 @@ async def test_a_rewrite_of_the_log_is_waited_for() -> None:
                 slept.append(seconds)
                 await sleep(seconds)
 
-            stores.barrier._clock.sleep = rewrite  # type: ignore[attr-defined]
+            below(stores.barrier)._clock.sleep = rewrite
             await confirm(stores)
             assert sum(seconds > 1.0 for seconds in slept) >= 2
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, Rate
-from heatsink.bulk.store import ANNOUNCED_MS, QueuePlan, QueueStores
+from heatsink.bulk.plan import QueuePlan
+from heatsink.bulk.store import ANNOUNCED_MS, QueueStores
 from heatsink.testing import ManualClock
 
 from .driver import PARTITION, Driver, ring_until_heard

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from heatsink.bulk.store import LEGACY, Chunk, ClaimRequest, Outcome, Part, QueueStores, Setback
+from heatsink.bulk.plan import LEGACY
+from heatsink.bulk.store import Chunk, ClaimRequest, Outcome, Part, QueueStores, Setback
 
 from .driver import LEASE_MS, NOW_MS, PARTITION, Driver, places
 

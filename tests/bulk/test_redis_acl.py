@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, Rate
-from heatsink.bulk.store import QueuePlan, Setback
+from heatsink.bulk.plan import QueuePlan
+from heatsink.bulk.store import Setback
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision

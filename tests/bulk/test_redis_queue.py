@@ -12,8 +12,10 @@ from uuid import uuid4
 import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, Rate
-from heatsink.bulk.bulk import Bulk, BulkSettings
-from heatsink.bulk.store import LEGACY, Chunk, Part, QueueStores
+from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.plan import LEGACY
+from heatsink.bulk.settings import BulkSettings
+from heatsink.bulk.store import Chunk, Part, QueueStores
 from heatsink.bulk.submit import hand
 from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.errors import InvalidSetting
@@ -26,7 +28,7 @@ from heatsink.testing.redis import RedisSentinel, RedisServer
 from tests.servers import patient, real
 
 from .conftest import redis_queue
-from .driver import LEASE_MS, NOW_MS, PARTITION, Driver, ring_until_heard
+from .driver import LEASE_MS, NOW_MS, PARTITION, Driver, below, ring_until_heard
 
 
 @pytest.fixture
@@ -194,8 +196,9 @@ def ids() -> Iterator[str]:
 
 
 def keys_of(stores: QueueStores) -> QueueKeys:
-    assert isinstance(stores.queue, RedisQueue)
-    return stores.queue._keys
+    queue = below(stores.queue)
+    assert isinstance(queue, RedisQueue)
+    return queue._keys
 
 
 @pytest.mark.parametrize("field", ["packed", "next_offset", "state", "fresh", "at"])

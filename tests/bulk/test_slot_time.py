@@ -25,6 +25,7 @@ from heatsink.testing.redis import RedisServer
 from tests.planted import usually
 
 from .conftest import redis_queue
+from .driver import below
 from .stepped import HOUR_S, ServerClock
 
 HOUR_MS = HOUR_S * 1000
@@ -187,7 +188,7 @@ async def test_lua_and_python_agree_on_the_time_whoever_calls(
             if rng.random() < 0.1:
                 python[process] = in_memory.fleet.seen_by(SlotWitness(clocks[process]))
             known = python[process]._witness
-            lua.fleet._time = SlotClock(_Same(known), lambda: of_server.now_s() * 1000)  # type: ignore[attr-defined]
+            below(lua.fleet)._time = SlotClock(_Same(known), lambda: of_server.now_s() * 1000)
             words = f"member-{number}", ["mail"], rng.choice([10, 1_000, 5_000, 60_000])
             expected = await python[process].join(*words)
             assert await lua.fleet.join(*words) == expected

@@ -312,6 +312,12 @@ class Disk:
             raise Unavailable("no answer")
         return await self._barrier.batches(ids)
 
+    async def plan(self) -> Any:
+        return await self._barrier.plan()
+
+    async def place(self, partition: int, parts: Any = ()) -> Any:
+        return await self._barrier.place(partition, parts)
+
 
 def with_disk(world: World, answers: Iterator[bool]) -> Bulk:
     process = world.process("syncs")

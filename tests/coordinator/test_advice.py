@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 import heatsink
-from heatsink.bulk.bulk import BulkSettings
-from heatsink.bulk.store import LEGACY, Outcome, ServerHealth, Slice
+from heatsink.bulk.plan import LEGACY
+from heatsink.bulk.settings import BulkSettings
+from heatsink.bulk.store import Outcome, ServerHealth, Slice
 from heatsink.bulk.work.pump import OTHERS, TENANTS_MAX, WorkMeter
 from heatsink.coordinator.workers import OWN_REDIS, READINGS, Advisor
 from heatsink.primitives.clock import SystemClock
@@ -68,7 +69,7 @@ async def test_servers_tell_how_they_are(make: type[RedisServer]) -> None:
         stores = open_queue(
             server.url, SystemClock(), Random(1), BulkSettings(durability="relaxed")
         )
-        (found,) = await stores.health(2)
+        (found,) = await stores.health([LEGACY, 0, 1])
         await stores.close()
     assert found.partitions == (LEGACY, 0, 1)
     assert found.memory > 0

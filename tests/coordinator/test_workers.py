@@ -3,8 +3,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any, cast
 
-from heatsink.bulk.bulk import Bulk, BulkSettings
+from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
+from heatsink.bulk.settings import BulkSettings
 from heatsink.coordinator.loops import Leader
 from heatsink.coordinator.workers import QueueWatch, worker_pin
 from heatsink.primitives.subjects import Kind, Subject

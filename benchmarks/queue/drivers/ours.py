@@ -10,7 +10,7 @@ from typing import Any
 from stopwatch import URL, main, run_item
 
 from heatsink.bulk import Actions
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.settings import BulkSettings
 from heatsink.client.queue import connect_queue
 
 SETTINGS = BulkSettings(durability="relaxed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ours import run
 
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.settings import BulkSettings
 
 if __name__ == "__main__":
     run(BulkSettings(partitions=1, durability="relaxed"), workers=32)

@@ -2,7 +2,8 @@
 
 from .actions import Actions, Context, Fail, RateLimited, Retry
 from .batch import Batch, Failure, Progress, Rate
-from .bulk import Bulk, BulkSettings
+from .bulk import Bulk
+from .settings import BulkSettings
 
 __all__ = [
     "Actions",

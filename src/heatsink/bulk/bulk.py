@@ -7,19 +7,12 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from random import Random
-from typing import Any, Literal, get_args
+from typing import Any
 
 from msgspec.structs import replace
 
 from heatsink.errors import InvalidSetting, Overloaded, Retryable
-from heatsink.primitives.checks import (
-    CheckedStruct,
-    check_kind,
-    check_number,
-    check_text,
-    check_whole,
-    shown,
-)
+from heatsink.primitives.checks import check_kind, check_text, check_whole, shown
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 
@@ -33,19 +26,17 @@ from .batch import (
     Rate,
     State,
     parse_rate,
-    span_of_gap,
     total,
-    unpacked,
 )
+from .moving import MoveProgress, Mover
+from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
 from .reconcile import Opening, Patience, Reconciler, is_odd
-from .store import LEGACY, FailedItem, PartCounts, PartState, QueuePlan, QueueStores, Verb
+from .settings import PARTITIONS_MAX, BulkSettings
+from .store import PartCounts, PartState, QueueStores, Verb
 from .submit import LEFT_BEHIND, Fingerprint, Submission, give_up, hand, is_left_behind, lane_of
 
-PARTITIONS = 16
-PARTITIONS_MAX = 1_024
 TEXT_MAX = 256
 PRIORITY_MAX = 1_000
-REPLICAS_MAX = 100
 FAILURES_PAGE = 500
 LIST_MAX = 1_000
 ENDED_MAX = 10_000
@@ -53,50 +44,6 @@ LOOK_S = 0.05
 TELL_S = 5.0
 LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
-Durability = Literal["fsync", "relaxed"]
-
-
-class BulkSettings(CheckedStruct, frozen=True):
-    """Settings of the queue of bulk actions. All processes that use a queue need the same settings.
-
-    `BulkSettings(partitions=32, weights={"acme": 2.0})` gives one tenant a double share. An invalid
-    value raises `InvalidSetting`.
-    """
-
-    partitions: int = PARTITIONS
-    """Number of partitions of a new queue. Later only `repartition` changes the number."""
-    partitioned: bool = True
-    """`False` uses the unpartitioned queue, for a rollout without downtime."""
-    stage: str = "default"
-    """Separates deployments that share a Redis."""
-    durability: Durability = "fsync"
-    """`relaxed` accepts a batch before it is on disk."""
-    replicas: int | None = None
-    """How many replicas must acknowledge a batch before it is accepted. By default, all replicas
-    that are connected. A fail-over loses nothing if every replica that may be promoted must
-    acknowledge."""
-    places: Mapping[int, str] = {}
-    """Partitions that another Redis holds, by number: `{3: "redis://other"}`."""
-    deadline_s: float = 30.0
-    """How long a call retries while the queue does not answer."""
-    weights: Mapping[str, float] = {}
-    """Weights of tenants: a tenant with weight 2.0 gets twice the worker time of one that is not
-    listed here."""
-    webhooks: tuple[str, ...] = ()
-    """URL prefixes that may be called when a batch is done: a host, or the start of a path."""
-
-    def __post_init__(self) -> None:
-        check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
-        check_kind("partitioned", self.partitioned, bool)
-        check_number("deadline_s", self.deadline_s, 0.1, 3_600)
-        if self.durability not in get_args(Durability):
-            wrong = f"durability must be 'fsync' or 'relaxed', not {shown(self.durability)}"
-            raise InvalidSetting(wrong, field="durability")
-        if self.replicas is not None:
-            check_whole("replicas", self.replicas, 0, REPLICAS_MAX)
-        for tenant, weight in self.weights.items():
-            check_number(f"weights[{tenant!r}]", weight, 0.001, 1_000)
-        check_prefixes("webhooks", self.webhooks)
 
 
 class Bulk:
@@ -122,11 +69,13 @@ class Bulk:
         self._webhooks = check_prefixes("webhooks", settings.webhooks)
         self._clock = clock
         self._rng = rng
-        self._patience = Patience(settings.deadline_s, clock, rng, Opening(stores.open))
+        self._patience = Patience(settings.deadline_s, clock, rng, Opening(self._open))
         self.reconciler = Reconciler(stores, self._patience, clock, self.tell_done)
         self._ended: deque[tuple[str, int]] = deque(maxlen=ENDED_MAX)  # known to be durable
         self.owner = self._patience.owner
         self.hooks = hooks
+        self._first = founding(settings, stores.home)
+        self._is_warned = False
 
     def adopt(self, weights: Mapping[str, float]) -> None:
         """Use these weights of tenants for batches that are submitted from now on."""
@@ -138,6 +87,10 @@ class Bulk:
         Raises `Misconfigured` if the queue's server is not durable enough: `await hs.bulk.open()`
         """
         await self._patience.open()
+
+    async def _open(self) -> None:
+        await self._stores.open()
+        self._followed(await self._stores.fleet.plan(self._first, False))
 
     def close(self) -> None:
         """Close the queue: waiting calls and later calls raise `Closed`."""
@@ -308,13 +261,26 @@ class Bulk:
 
     async def _hand(self, batch: str, spread: bool) -> list[int]:
         if not self._settings.partitioned:
+            await self._patience.call(self._stores.fleet.plan, self._first, False)
             return [LEGACY]
-        return hand(batch, (await self.plan()).partitions, spread)
+        plan = await self.plan()
+        return hand(batch, plan.partitions, spread, plan.moves)
 
     async def plan(self) -> QueuePlan:
-        """Return the number of queue partitions: `(await hs.bulk.plan()).partitions`"""
-        first = QueuePlan(self._settings.partitions, self._settings.partitions)
-        return await self._patience.call(self._stores.fleet.plan, first)
+        """Return the queue's plan: `(await hs.bulk.plan()).partitions` is its number of partitions.
+
+        `places` has the partitions that are not at the queue's home, with URLs as they were given:
+        do not print them. Raises `Misconfigured` if this process was started with other settings.
+        """
+        return self._followed(await self._patience.call(self._stores.fleet.plan, self._first))
+
+    def _followed(self, plan: QueuePlan) -> QueuePlan:
+        """Return the plan, after a comparison with this process's settings."""
+        warnings = check_follows(self._settings, plan, self._stores.home)
+        for warning in warnings if not self._is_warned else ():
+            self.hooks.event("bulk.settings", warning, WARNING)
+            self._is_warned = True
+        return plan
 
     async def repartition(self, partitions: int) -> QueuePlan:
         """Change the number of partitions, for all processes; queued items stay where they are.
@@ -326,10 +292,46 @@ class Bulk:
         check_whole("partitions", partitions, 1, PARTITIONS_MAX)
         while True:
             now = await self.plan()
-            wanted = QueuePlan(partitions, max(now.high_water, partitions), now.version + 1)
+            wanted = now.repartitioned(partitions)
             kept = await self._patience.call(self._stores.fleet.change, wanted)
             if kept == wanted:
                 return kept
+
+    async def places(self) -> list[PartitionPlace]:
+        """Return which Redis holds each partition, without logins.
+
+        Example::
+
+            for each in await hs.bulk.places():
+                print(each.number, each.place)
+        """
+        plan = await self.plan()
+        return [place_in(plan, number) for number in range(plan.high_water)]
+
+    async def place(self, partition: int, url: str) -> PartitionPlace:
+        """Move a partition to the Redis at `url`, or to `"home"`, while everything runs.
+
+        New parts go to other partitions until the move is done. The call waits until the
+        partition's parts have ended. It may be repeated, also after a crash. To give a move up,
+        place the partition where it is. Raises `Conflict` if the Redis holds parts that the move
+        would lose, and `NotFound` if there is no such partition::
+
+            await hs.bulk.place(3, "redis://other:6379")
+        """
+        async for _ in self.moving(partition, url):
+            pass
+        return place_in(await self.plan(), partition)
+
+    def moving(self, partition: int, url: str) -> AsyncIterator[MoveProgress]:
+        """Do the same as `place`, and tell how far the move is.
+
+        Example::
+
+            async for progress in hs.bulk.moving(3, "redis://other:6379"):
+                print(progress.step, progress.items)
+        """
+        mover = Mover(self._stores, self._patience, self._clock, self._first)
+        return mover.steps(partition, url)
 
     # -- progress --------------------------------------------------------------------------
 
@@ -450,7 +452,7 @@ class Bulk:
                 self._stores.queue.failures, part.partition, part.id, after, FAILURES_PAGE
             ):
                 for failed in page:
-                    yield _failure(part, failed)
+                    yield changes.failure(part, failed)
                 after = page[-1].place
 
     async def wait(self, id: str, timeout_s: float | None = None) -> Progress:
@@ -576,15 +578,6 @@ class Bulk:
             return
         callback, item = changes.callback(batch, now_ms(self._clock))
         await self._accept(callback, [item], spread=False)
-
-
-def _failure(part: PartPlace, failed: FailedItem) -> Failure:
-    if not failed.body:
-        gap = int(failed.place.partition(":")[0]), failed.offset, 1
-        reason = f"{failed.reason} (the queue's server has lost the item's body)"
-        return Failure(span_of_gap(part.runs, gap)[0], None, reason, failed.tries)
-    first, items = unpacked(failed.body)
-    return Failure(first + failed.offset, items[failed.offset], failed.reason, failed.tries)
 
 
 def _is_over(batch: Batch, place: PartPlace) -> bool:

@@ -14,8 +14,20 @@ from heatsink.errors import Conflict, IdReused, NotFound
 from heatsink.primitives.words import counted
 
 from .actions import WEBHOOK
-from .batch import Batch, PartEnd, PartPlace, Span, State, merged, named, total
-from .store import BOOKED_MS_MAX, PartCounts, PartState, Verb
+from .batch import (
+    Batch,
+    Failure,
+    PartEnd,
+    PartPlace,
+    Span,
+    State,
+    merged,
+    named,
+    span_of_gap,
+    total,
+    unpacked,
+)
+from .store import BOOKED_MS_MAX, FailedItem, PartCounts, PartState, Verb
 
 NO_WORKER = "waiting: no worker"
 CALLBACK = ":done:"  # in the ids of completion callbacks
@@ -348,3 +360,13 @@ def check_found(batch: Batch | None, id: str) -> Batch:
             f"there is no batch {id!r}: the id is wrong, or the batch ended over 7 days ago"
         )
     return batch
+
+
+def failure(part: PartPlace, failed: FailedItem) -> Failure:
+    """Return a failed item of a part, as users see it."""
+    if not failed.body:
+        gap = int(failed.place.partition(":")[0]), failed.offset, 1
+        reason = f"{failed.reason} (the queue's server has lost the item's body)"
+        return Failure(span_of_gap(part.runs, gap)[0], None, reason, failed.tries)
+    first, items = unpacked(failed.body)
+    return Failure(first + failed.offset, items[failed.offset], failed.reason, failed.tries)

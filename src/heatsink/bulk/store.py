@@ -16,10 +16,7 @@ import msgspec
 from heatsink.registry.decisions import SoftStore
 
 from .batch import Batch, Gap, PartEnd, PartPlace, Rate
-
-LEGACY = -1
-"""The number of the unpartitioned queue. Its keys in Redis have other names than the keys of
-partitions, so that partitioned and unpartitioned queues can run side by side."""
+from .plan import QueuePlan
 
 Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry", "limit"]
 PartState = Literal["staged", "ready", "paused", "cancelled", "finished"]
@@ -350,20 +347,24 @@ class LimitStore(Protocol):
         """Return the lane's current limit in items per second; None without a limit."""
 
 
-class QueuePlan(msgspec.Struct, frozen=True):
-    """How many partitions the queue has. New parts go to the first `partitions` partitions.
+class PlanStore(Protocol):
+    """The queue's plan, in its home."""
 
-    `high_water` is the highest number of partitions that the queue ever had. Workers run the items
-    of all these partitions.
-    """
+    async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
+        """Return the stored plan, or `default` if there is none. With `keep`, store `default`."""
 
-    partitions: int
-    high_water: int
-    version: int = 0
+    async def change(self, plan: QueuePlan) -> QueuePlan:
+        """Store `plan` if its version is higher than the stored one. Returns the stored plan."""
+
+    async def durable(self) -> int:
+        """Return the newest version of the plan that is known to be durable; -1 if none is."""
+
+    async def made_durable(self, version: int) -> None:
+        """Note that this version of the plan is durable."""
 
 
-class FleetStore(Protocol):
-    """Membership of consumers, ownership of partitions, and the number of partitions."""
+class FleetStore(PlanStore, Protocol):
+    """Membership of consumers, ownership of partitions, and the plan."""
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
         """Make the consumer a member for `ttl_ms`, or renew its membership for this time.
@@ -388,11 +389,57 @@ class FleetStore(Protocol):
 
     async def disown(self, partition: int, consumer: str) -> None: ...
 
-    async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
-        """Return the stored plan, or `default` if there is none. With `keep`, store `default`."""
 
-    async def change(self, plan: QueuePlan) -> QueuePlan:
-        """Store `plan` if its version is higher than the stored one. Returns the stored plan."""
+class Remains(msgspec.Struct, frozen=True):
+    """What keeps a place from giving its partition away.
+
+    `closed` is the version of the newest move with which the place gave it away, to `to`; -1 if it
+    never did. `is_target` says that this very place was prepared to get the partition.
+    """
+
+    closed: int
+    parts: int = 0
+    ends: int = 0
+    items: int = 0
+    is_target: bool = False
+    to: str = ""
+
+
+class PlaceMarks(msgspec.Struct, frozen=True):
+    """What a place remembers of moves: the newest move from it (-1: none), and the newest to it.
+
+    `parts` is how many of the parts that the caller asked for are here.
+    """
+
+    moved: int = -1
+    to: str = ""
+    prepared: int = -1
+    parts: int = 0
+
+
+class MoveStore(Protocol):
+    """Moves of partitions. These calls go to exactly the place of the spot, closed or not."""
+
+    async def close_place(self, partition: int, version: int, to: str) -> Remains:
+        """Give the partition away to `to`, unless parts are here that have not ended.
+
+        From then on the place refuses all calls whose spot is not newer than `version`.
+        """
+
+    async def prepare(self, partition: int, version: int) -> int:
+        """Make the place ready to get the partition, and delete what it has kept from before.
+
+        Returns the newest move that the place was prepared for; -1 if it holds parts.
+        """
+
+    async def take_over(self, source: int, target: int, version: int) -> None:
+        """Give the new place the running totals and the measured times of actions."""
+
+    async def finished(self, partition: int, start: int, limit: int) -> list[str]:
+        """Return a page of the ids of parts that have ended. An id is empty if the part is gone."""
+
+    async def copy(self, source: int, target: int, version: int, part: str) -> None:
+        """Copy a part that has ended, unless the new place has it."""
 
 
 class Bell(Protocol):
@@ -433,13 +480,23 @@ class Barrier(Protocol):
     async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
         """Return the records of these batches; None for a record that does not exist."""
 
+    async def plan(self) -> QueuePlan | None:
+        """Return the stored plan; None if there is none."""
+
+    async def place(self, partition: int, parts: Sequence[str] = ()) -> PlaceMarks:
+        """Return what the partition's place remembers of moves, and how many of `parts` it has."""
+
 
 async def _nothing() -> None:
     pass
 
 
-async def _no_servers(_: int) -> list[ServerHealth]:
+async def _no_servers(_: Sequence[int]) -> list[ServerHealth]:
     return []
+
+
+def _any_place(_: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -454,6 +511,12 @@ class QueueStores:
     bell: Bell
     soft: SoftStore
     barrier: Barrier
-    health: Callable[[int], Awaitable[list[ServerHealth]]] = _no_servers
+    moves: MoveStore
+    health: Callable[[Sequence[int]], Awaitable[list[ServerHealth]]] = _no_servers
+    """Measures the servers of these partitions."""
+    home: str = "memory://"
+    """The bare URL of the queue's home."""
+    check_place: Callable[[str], None] = _any_place
+    """Raises `InvalidSetting` if a partition cannot be at this URL."""
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

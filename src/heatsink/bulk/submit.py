@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from random import Random
@@ -424,16 +424,20 @@ class Fingerprint:
         return self._hash.hexdigest()
 
 
-def hand(batch: str, partitions: int, spread: bool = True) -> list[int]:
+def hand(
+    batch: str, partitions: int, spread: bool = True, leaving: Container[int] = ()
+) -> list[int]:
     """Return the queue partitions that a batch may use, the first choice first.
 
     `batch` is the batch's id. Every id selects its own subset of the partitions (shuffle sharding).
     Two batches rarely share all partitions of their subsets, so a batch that goes wrong slows down
-    few other batches. With `spread=False` the subset is one partition.
+    few other batches. With `spread=False` the subset is one partition. A batch uses partitions that
+    are `leaving` their place only if all partitions are.
     """
     size = max(partitions // HAND_SHARE, 1) if spread else 1
     ranked = sorted(range(partitions), key=lambda partition: _rank(batch, partition))
-    return ranked[:size]
+    staying = [partition for partition in ranked if partition not in leaving]
+    return (staying or ranked)[:size]
 
 
 def _rank(batch: str, partition: int) -> bytes:

@@ -11,7 +11,8 @@ from typing import Any
 
 from heatsink.bulk.batch import Batch, Failure, Progress
 from heatsink.bulk.bulk import Bulk
-from heatsink.bulk.store import QueuePlan
+from heatsink.bulk.moving import MoveProgress
+from heatsink.bulk.plan import PartitionPlace, QueuePlan
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.deployment import DeploymentSettings, SettingInForce
 from heatsink.client.heatsink import Heatsink
@@ -425,7 +426,11 @@ class BlockingBulk:
         )
 
     def plan(self) -> QueuePlan:
-        """Return the number of queue partitions: `(hs.bulk.plan()).partitions`"""
+        """Return the queue's plan: `(hs.bulk.plan()).partitions` is its number of partitions.
+
+        `places` has the partitions that are not at the queue's home, with URLs as they were given:
+        do not print them. Raises `Misconfigured` if this process was started with other settings.
+        """
         return self._loop.call(self._part.plan)
 
     def repartition(self, partitions: int) -> QueuePlan:
@@ -436,6 +441,38 @@ class BlockingBulk:
             hs.bulk.repartition(32)
         """
         return self._loop.call(self._part.repartition, partitions)
+
+    def places(self) -> list[PartitionPlace]:
+        """Return which Redis holds each partition, without logins.
+
+        Example::
+
+            for each in hs.bulk.places():
+                print(each.number, each.place)
+        """
+        return self._loop.call(self._part.places)
+
+    def place(self, partition: int, url: str) -> PartitionPlace:
+        """Move a partition to the Redis at `url`, or to `"home"`, while everything runs.
+
+        New parts go to other partitions until the move is done. The call waits until the
+        partition's parts have ended. It may be repeated, also after a crash. To give a move up,
+        place the partition where it is. Raises `Conflict` if the Redis holds parts that the move
+        would lose, and `NotFound` if there is no such partition::
+
+            hs.bulk.place(3, "redis://other:6379")
+        """
+        return self._loop.call(self._part.place, partition, url)
+
+    def moving(self, partition: int, url: str) -> Iterator[MoveProgress]:
+        """Do the same as `place`, and tell how far the move is.
+
+        Example::
+
+            for progress in hs.bulk.moving(3, "redis://other:6379"):
+                print(progress.step, progress.items)
+        """
+        return self._loop.iterate(self._part.moving(partition, url))
 
     def status(self, id: str) -> Progress:
         """Return the progress of a batch. If its state is final, the state is also durable.
@@ -648,7 +685,7 @@ class BlockingCalls:
         return self._loop.call(self._part.decisions, limit, before)
 
     def queue_partitions(self) -> list[PartitionStatus]:
-        """Return the load, the target number of workers and the pin of each queue partition."""
+        """Return the load, the workers' target, the pin and the place of each queue partition."""
         return self._loop.call(self._part.queue_partitions)
 
     def pin_workers(self, partition: int, workers: int | None, *, reason: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.plan import place_in
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.coordinator.coordination import Hottest
 from heatsink.coordinator.explainer import Explanation
@@ -222,13 +223,20 @@ class Heatsink:
         return await parts.backoff.call(ask, "", parts.backoff.deadline_s())
 
     async def queue_partitions(self) -> list[PartitionStatus]:
-        """Return the load, the target number of workers and the pin of each queue partition."""
+        """Return the load, the workers' target, the pin and the place of each queue partition."""
         parts = self.parts
         queue, pins = parts.queue.queue, parts.registry.view.pins
         loads = await read_loads(queue.stores, queue.bulk)
         target = parts.queue.watch.target if parts.queue.watch else lambda _: None
+        plan = await queue.bulk.plan()
         return [
-            PartitionStatus(number, load, target(number), pins.get(workers_of(number).text))
+            PartitionStatus(
+                number,
+                load,
+                target(number),
+                pins.get(workers_of(number).text),
+                place_in(plan, number),
+            )
             for number, load in loads.items()
         ]
 

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from heatsink.bulk.actions import Action, Actions, Context, Once, no_store
-from heatsink.bulk.bulk import Bulk, BulkSettings
+from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.store import QueueStores
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.bulk.work.observed import observed

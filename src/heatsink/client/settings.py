@@ -8,9 +8,9 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
+from heatsink.bulk.settings import BulkSettings
 from heatsink.errors import InvalidSetting
 from heatsink.heat.report import ReportSettings
 from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_text, shown

@@ -15,6 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.plan import LEGACY, PartitionPlace, PlaceClosed
 from heatsink.bulk.scaling.load import PartitionReading, WorkerObservation
 from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
 from heatsink.bulk.store import PartitionLoad, QueueStores, ServerHealth
@@ -75,7 +76,7 @@ class Advisor:
             half = max(len(server.partitions) // 2, 1)
             text = (
                 f"{reason} ({READINGS} readings in a row): move half of its queue partitions to "
-                "another server, with BulkSettings(places=…)"
+                "another server, with `heatsink bulk place`"
             )
             return [Decision(subject, OWN_REDIS, half, text)]
         if not reason and is_advised:
@@ -85,7 +86,7 @@ class Advisor:
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """The load of a queue partition now, the leader's decision on its workers, and its pin.
+    """The load of a queue partition now, the leader's decision on its workers, its pin and place.
 
     `target` is None if this process does not know the decision.
     """
@@ -94,6 +95,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     load: PartitionLoad
     target: Decision | None
     pin: Decision | None
+    place: PartitionPlace
 
 
 def workers_of(partition: int) -> Subject:
@@ -111,8 +113,16 @@ def worker_pin(partition: int, workers: int | None, reason: str) -> Decision:
 async def read_loads(stores: QueueStores, bulk: Bulk) -> dict[int, PartitionLoad]:
     await bulk.open()
     numbers = range((await bulk.plan()).high_water)
-    loads = await asyncio.gather(*(stores.queue.load(number) for number in numbers))
-    return dict(zip(numbers, loads, strict=True))
+    loads = await asyncio.gather(*(_load(stores, number) for number in numbers))
+    return {number: load for number, load in zip(numbers, loads, strict=True) if load is not None}
+
+
+async def _load(stores: QueueStores, partition: int) -> PartitionLoad | None:
+    """Return the load of a partition; None while it is between two places."""
+    try:
+        return await stores.queue.load(partition)
+    except PlaceClosed:
+        return None
 
 
 class QueueWatch:
@@ -186,7 +196,8 @@ class QueueWatch:
 
     async def _advice(self, now_s: float) -> list[Decision]:
         partitions = (await self._bulk.plan()).high_water
-        advice = self._advisor.advise(now_s, await self._stores.health(partitions))
+        servers = await self._stores.health([LEGACY, *range(partitions)])
+        advice = self._advisor.advise(now_s, servers)
         for decision in advice:
             message = f"{decision.subject}: {decision.reason}"
             self._hooks.event("advice", message, logging.WARNING)

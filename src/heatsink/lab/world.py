@@ -12,9 +12,10 @@ from typing import Any, cast
 
 from heatsink.bulk.actions import Actions, Context, RateLimited
 from heatsink.bulk.batch import Batch
-from heatsink.bulk.bulk import Bulk, BulkSettings
+from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.load import Law, WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES, WorkerPolicy
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.store import PartitionLoad
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.coordinator.loops import Leader

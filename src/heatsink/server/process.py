@@ -14,7 +14,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from heatsink.bulk.actions import Actions
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink

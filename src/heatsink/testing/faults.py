@@ -171,4 +171,5 @@ def linked_queue(stores: QueueStores, link: Link) -> QueueStores:
         limits=far(stores.limits),
         fleet=far(stores.fleet),
         barrier=far(stores.barrier),
+        moves=far(stores.moves),
     )

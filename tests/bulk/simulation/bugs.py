@@ -5,7 +5,7 @@ They show that the simulation bites: every one of them must be found within 200 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -15,14 +15,18 @@ from msgspec.structs import replace
 from heatsink.bulk import changes, reconcile, slot_time, submit
 from heatsink.bulk.batch import Batch, Cursor, PartEnd, PartPlace
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.moving import MoveProgress, Mover
+from heatsink.bulk.plan import Move, QueuePlan, Spot
 from heatsink.bulk.reconcile import Reconciler
+from heatsink.bulk.routing import Router
 from heatsink.bulk.slot_time import SlotEvidence, SlotTime
-from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome, PartCounts
+from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome, PartCounts, Remains
 from heatsink.bulk.submit import Submission
 from heatsink.bulk.work import held
 from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.bulk.work.pump import Pump
 from heatsink.stores.memory.queue.homes import MemoryBatches
+from heatsink.stores.memory.queue.moves import MemoryMoves
 from heatsink.stores.memory.queue.parts import Share
 from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
 from tests.planted import Bugs
@@ -373,6 +377,95 @@ def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
         return await update(self, replace(batch, tag=known.tag) if known else batch)
 
     with patch.object(MemoryBatches, "update", trusting):
+        yield
+
+
+# -- partitions that move -------------------------------------------------------------------------
+
+
+@bug
+def a_closed_place_that_still_answers() -> Iterator[None]:
+    """No script looks at the tombstone: who has an old plan leaves items where nobody runs them."""
+    with patch.object(QueuePartition, "check_open", lambda *_: None):
+        yield
+
+
+@bug
+def a_partition_given_away_with_its_parts() -> Iterator[None]:
+    async def close(self: MemoryMoves, partition: int, version: int, to: str) -> Remains:
+        queue = self._queue.held(partition)
+        queue.marks = replace(queue.marks, moved=max(version, queue.marks.moved), to=to)
+        return Remains(queue.marks.moved)
+
+    with patch.object(MemoryMoves, "close_place", close):
+        yield
+
+
+@bug
+def a_place_adopted_before_all_is_copied() -> Iterator[None]:
+    async def hasty(self: Mover, source: Spot, move: Move) -> AsyncIterator[MoveProgress]:
+        await self._adopt(int(source), move)
+        yield MoveProgress(int(source), move.to, "copying")
+
+    with patch.object(Mover, "_copy", hasty):
+        yield
+
+
+@bug
+def a_tombstone_that_is_not_durable() -> Iterator[None]:
+    """The old place forgets that it gave the partition away, and takes items from old plans."""
+
+    async def trusting(self: Mover, source: Spot, move: Move) -> bool:
+        left = await self._call(self._stores.moves.close_place, source, move.version, "")
+        return bool(left.closed == move.version)
+
+    with patch.object(Mover, "_is_closed", trusting):
+        yield
+
+
+@bug
+def copies_that_are_not_read_back() -> Iterator[None]:
+    async def trusting(*_: Any) -> bool:
+        return True
+
+    with patch.object(Mover, "_is_durable", trusting):
+        yield
+
+
+@bug
+def a_plan_followed_before_it_is_durable() -> Iterator[None]:
+    """The home goes back to the plan before: accepted items are at a place that is given up."""
+
+    async def trusting(_: Router, stored: QueuePlan) -> QueuePlan:
+        return stored
+
+    with patch.object(Router, "_durable", trusting):
+        yield
+
+
+@bug
+def a_move_that_was_given_up_and_goes_on() -> Iterator[None]:
+    """The mover does not look whether the plan still has its move."""
+
+    async def stubborn(self: Mover, partition: int, move: Move) -> None:
+        plan = await self._call(self._stores.fleet.plan, self._first)
+        await self._call(self._stores.fleet.change, plan.placed(partition, move.to))
+
+    with patch.object(Mover, "_adopt", stubborn):
+        yield
+
+
+@bug
+def a_new_place_that_is_cleared_again() -> Iterator[None]:
+    """A mover that comes late clears a place that another mover has filled."""
+
+    async def prepare(self: MemoryMoves, partition: int, version: int) -> int:
+        queue = self._queue.held(partition)
+        queue.shares = {n: s for n, s in queue.shares.items() if s.state != "finished"}
+        queue.marks = replace(queue.marks, prepared=version)
+        return version
+
+    with patch.object(MemoryMoves, "prepare", prepare):
         yield
 
 

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from heatsink.bulk.batch import Batch, parse_rate, total
 from heatsink.stores.memory.queue import MemoryQueueServer
+from heatsink.stores.memory.queue.queue import QueuePartition
 
 from .audit import Audit
 from .history import History, Violation
+
+
+def held(server: MemoryQueueServer, number: int) -> QueuePartition:
+    """The partition at the place that the stored plan has for it."""
+    plan = server.fleet.stored
+    return server.queue.held(plan.spot(number) if plan else number)
+
+
+def partitions_of(server: MemoryQueueServer) -> list[tuple[int, QueuePartition]]:
+    numbers = {number for place in server.queue.places.values() for number in place}
+    return [(number, held(server, number)) for number in sorted(numbers)]
 
 
 def leftovers(server: MemoryQueueServer) -> list[str]:
@@ -16,7 +28,7 @@ def leftovers(server: MemoryQueueServer) -> list[str]:
     again: they were never accepted.
     """
     left, plan = [], server.fleet._fleet.plan
-    for number, queue in server.queue.partitions.items():
+    for number, queue in partitions_of(server):
         is_unowned = plan is not None and number >= plan.high_water
         left += [f"{attempt} is leased in {number}" for attempt in queue.leases]
         left += [f"the end of {part} stays in {number}" for part in queue.outbox]
@@ -76,7 +88,7 @@ def check_ended(
         raise Violation(f"an item of {record.id} has results in two parts")
     cancelled = 0
     for place in record.parts:
-        share = server.queue.partitions[place.partition].shares.get(place.id)
+        share = held(server, place.partition).shares.get(place.id)
         if share is None and is_broken:
             continue  # it was lost after its end was recorded
         if share is None or share.size - share.lost != place.items - total(place.missing):

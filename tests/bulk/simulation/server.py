@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
 from heatsink.bulk.batch import Batch, PartPlace
+from heatsink.bulk.plan import QueuePlan, spot_of
 from heatsink.bulk.slot_time import SlotEvidence, SlotWitness, Timed
-from heatsink.bulk.store import PartCounts, QueueStores
+from heatsink.bulk.store import PartCounts, PlaceMarks, QueueStores
 from heatsink.errors import Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue import MemoryQueueServer
@@ -28,7 +30,8 @@ CHANGES = {
     "queue": {"stage", "steer", "claim", "settle", "chores"},
     "batches": {"open", "update", "restore", "forget"},
     "limits": {"declare", "reserve", "refused"},
-    "fleet": {"join", "leave", "own", "disown", "plan", "change"},
+    "moves": {"close_place", "prepare", "learn", "take"},
+    "fleet": {"join", "leave", "own", "disown", "plan", "change", "made_durable"},
 }
 
 
@@ -132,8 +135,8 @@ class LossyServer(MemoryQueueServer):
         self._then_s = 0.0
         self.machines = [Machine(number) for number in range(machines)]
 
-    def stores(self, clock: Clock | None = None) -> QueueStores:
-        plain, witness = super().stores(clock), SlotWitness(clock or self._server_clock)
+    def unrouted(self, clock: Clock | None = None) -> QueueStores:
+        plain, witness = super().unrouted(clock), SlotWitness(clock or self._server_clock)
 
         def routed(store: str) -> Any:
             return _Routed(self, store, witness)
@@ -147,13 +150,23 @@ class LossyServer(MemoryQueueServer):
             bell=plain.bell,
             soft=plain.soft,
             barrier=LossyBarrier(self, self._rng),
+            moves=_RoutedMoves(self, "moves", witness),
         )
 
+    def url_of(self, machine: int) -> str:
+        return f"memory://{machine}" if machine else ""
+
+    def founded_places(self, partitions: int) -> dict[int, str]:
+        """The machines share the partitions of a new queue."""
+        machines = {number: number % len(self.machines) for number in range(partitions)}
+        return {number: self.url_of(machine) for number, machine in machines.items() if machine}
+
     def machine_of(self, partition: int) -> Machine:
-        return self.machines[partition % len(self.machines)]
+        """The one at the place where the caller believes the partition to be."""
+        return self.machines[int(spot_of(partition).url.rpartition("/")[2] or HOME)]
 
     def machine_for(self, store: str, method: str, arguments: tuple[Any, ...]) -> Machine:
-        is_partition = store == "queue" or method in ("own", "disown")
+        is_partition = store in ("queue", "moves") or method in ("own", "disown")
         return self.machine_of(arguments[0]) if is_partition else self.machines[HOME]
 
     def true_s(self) -> float:
@@ -198,7 +211,7 @@ class LossyServer(MemoryQueueServer):
         _finished(self._run(call))
 
     async def lose_chunk(self, partition: int, part: str, chunk: int) -> None:
-        if share := self.queue.partitions[partition].shares.get(part):
+        if share := self.queue.held(partition).shares.get(part):
             share.chunks.pop(chunk, None)
 
     def start(self, machine: Machine, kept: int) -> Loss:
@@ -213,9 +226,7 @@ class LossyServer(MemoryQueueServer):
         return loss
 
     def _forget_all(self, machine: Machine) -> None:
-        partitions = self.queue.partitions
-        for number in [n for n in partitions if self.machine_of(n) is machine]:
-            del partitions[number]
+        self.queue.places.get(self.url_of(machine.number), {}).clear()
         if machine.number == HOME:
             self.batches._batches.clear()
             self.batches._gone_s.clear()
@@ -225,6 +236,7 @@ class LossyServer(MemoryQueueServer):
             fleet.members.clear()
             fleet.offered_ms.clear()
             fleet.plan = fleet.time = None
+            fleet.durable = -1
 
     def _run_again(self, machine: Machine) -> None:
         bells, self.queue.bells[:] = list(self.queue.bells), []
@@ -257,6 +269,18 @@ class LossyBarrier:
         await sync()
         return found
 
+    async def place(self, partition: int, parts: Sequence[str] = ()) -> PlaceMarks:
+        sync = self._begin([self._server.machine_of(partition)])
+        found = await self._server.barrier.place(partition, parts)
+        await sync()
+        return found
+
+    async def plan(self) -> QueuePlan | None:
+        sync = self._begin([self._server.machines[HOME]])
+        found = self._server.fleet.stored
+        await sync()
+        return found
+
     def _begin(self, machines: list[Machine]) -> Callable[[], Coroutine[Any, Any, None]]:
         for machine in machines:
             check_up(machine)
@@ -284,6 +308,25 @@ class _Routed:
 
     def __getattr__(self, method: str) -> Any:
         return lambda *arguments: self._server.call(self._store, method, arguments, self._witness)
+
+
+class _RoutedMoves(_Routed):
+    """Copies are read from one machine, and written to another."""
+
+    def as_of_now(self) -> _Routed:
+        return _RoutedMoves(self._server, self._store, self._witness.as_of_now())
+
+    async def take_over(self, source: int, target: int, version: int) -> None:
+        check_up(self._server.machine_of(source))
+        old = self._server.queue.held(source)
+        learned = (target, version, dict(old.tally), old.rotation.learned())
+        await self._server.call("moves", "learn", learned, self._witness)
+
+    async def copy(self, source: int, target: int, version: int, part: str) -> None:
+        check_up(self._server.machine_of(source))
+        if share := self._server.queue.held(source).shares.get(part):
+            taken = (target, version, deepcopy(share))
+            await self._server.call("moves", "take", taken, self._witness)
 
 
 def check_up(machine: Machine) -> None:

@@ -16,6 +16,7 @@ from unittest.mock import patch
 from heatsink.bulk import Bulk, BulkSettings, submit
 from heatsink.bulk import batch as chunks
 from heatsink.bulk import submit as placement
+from heatsink.bulk.plan import QueuePlan, Spot, founding
 from heatsink.bulk.work import consumer as consumers
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.errors import HeatsinkError
@@ -37,6 +38,7 @@ LATENCY_S = (0.0005, 0.003)
 LEASE_S = 1.2
 STEP_S = 3600.0
 PARTITIONS = 4
+PARTITIONS_MAX = 7
 ACTIONS = ("work", "limited", "limited", "together")
 TENANTS = ("ann", "bob", "cleo")
 RATES = {"ann": "8/s", "bob": "25/s", "cleo": "300/min"}
@@ -58,9 +60,11 @@ class Node:
         self.process = Process(f"{self.name}.{self.lives}", self.rng, LATENCY_S)
         self.process.faults.late_s = LATE_S
         self.past.append(self.process)
-        settings = BulkSettings(partitions=PARTITIONS, deadline_s=3.0)
-        stores = self.process.stores(self.world.server)
-        self.bulk = Bulk(stores, settings, self.process.clock, self.rng)
+        places = self.world.server.founded_places(PARTITIONS_MAX)
+        settings = BulkSettings(partitions=PARTITIONS, deadline_s=3.0, places=places)
+        self.first = founding(settings, "memory://")
+        self.stores = self.process.stores(self.world.server, self.first)
+        self.bulk = Bulk(self.stores, settings, self.process.clock, self.rng)
         if self.name.startswith("consumer"):
             self._consume()
 
@@ -72,7 +76,7 @@ class Node:
             workers=self.rng.choice((1, 2, 5)), lease_s=LEASE_S, member_s=1.0, grace_s=1.0
         )
         self.consumer = Consumer(
-            process.stores(self.world.server),
+            self.stores,
             self.bulk,
             self.handlers.actions(),
             settings,
@@ -128,6 +132,7 @@ class World:
             self._forever(self._submit, 0.4),
             self._forever(self._operate, 0.3),
             self._forever(self._repartition, 6.0),
+            self._forever(self._move, 0.6 if len(self.server.machines) > 1 else 1e9),
             self._forever(self._make_trouble, 0.6),
             self._forever(self._lose_power, 4.0 if self.loses_power else 1e9),
             self._forever(self._damage, 5.0 if self.is_damaged else 1e9),
@@ -227,7 +232,41 @@ class World:
 
     async def _repartition(self) -> None:
         if node := self._up(self.producers):
-            await self._on(node, lambda bulk: bulk.repartition(self.rng.choice((2, 4, 7))))
+            await self._on(
+                node, lambda bulk: bulk.repartition(self.rng.choice((2, 4, PARTITIONS_MAX)))
+            )
+
+    async def _move(self) -> None:
+        """An operator moves a partition, perhaps gives up, and perhaps another one goes on."""
+        node, plan = self._up(self.producers), self.server.fleet.stored
+        if node is None or plan is None:
+            return
+        pending = [(number, move.to) for number, move in sorted(plan.moves.items())]
+        idle = [n for n in range(plan.high_water) if self._is_idle(plan.spot(n))]
+        others = [*idle, *idle, self.rng.randrange(plan.high_water)]
+        number, url = self.rng.choice(
+            [*pending, *((other, self._some_machine()) for other in others)]
+        )
+        patience_s = self.rng.choice((0.3, 2.0, 20.0))
+        result = await self._on(node, lambda bulk: self._placed(bulk, number, url, patience_s))
+        if not isinstance(result, BaseException):
+            self.history.events["moved"] += bool(result)
+
+    def _is_idle(self, spot: Spot) -> bool:
+        shares = self.server.queue.held(spot).shares.values()
+        return all(share.state == "finished" for share in shares)
+
+    def _some_machine(self) -> str:
+        return self.server.url_of(self.rng.randrange(len(self.server.machines))) or "home"
+
+    async def _placed(self, bulk: Bulk, number: int, url: str, patience_s: float) -> bool:
+        """Whether the partition was moved in time."""
+        before = (await bulk.plan()).place(number)
+        try:
+            async with asyncio.timeout(patience_s):
+                return (await bulk.place(number, url or "home")).since != before.since
+        except TimeoutError:
+            return False
 
     # -- what goes wrong -------------------------------------------------------------------
 
@@ -327,7 +366,7 @@ class World:
         """A chunk that nobody has begun is gone."""
         found = [
             (number, share.part, chunk)
-            for number, queue in self.server.queue.partitions.items()
+            for number, queue in checks.partitions_of(self.server)
             for share in queue.shares.values()
             for chunk in share.chunks
             if share.state != "finished" and chunk > share.next_chunk
@@ -336,7 +375,8 @@ class World:
             number, part, chunk = self.rng.choice(found)
             self.history.broken.add(part.batch)
             self.history.events["damages"] += 1
-            self.server.damage(number, part.id, chunk)
+            plan = self.server.fleet.stored
+            self.server.damage(plan.spot(number) if plan else number, part.id, chunk)
 
     # -- and then it is quiet --------------------------------------------------------------
 
@@ -364,14 +404,29 @@ class World:
             records = list(self.server.batches._batches.values())
             left = [b for b in records if not b.is_final and b.state != "open"]
             lost = [batch for batch in self.history.submitted.values() if self._is_lost(batch)]
-            if not left and not lost and not checks.leftovers(self.server):
+            is_moving = any((self.server.fleet.stored or QueuePlan(0, 0)).moves)
+            if not left and not lost and not is_moving and not checks.leftovers(self.server):
                 return
+            await self._finish_moves()
             for record in left:
                 verb = _resume if record.state == "paused" else self._status
                 await self._on(self.producers[0], partial(verb, id=record.id))
             for batch in lost:
                 await self._restore(batch)
             await asyncio.sleep(2.0)
+
+    async def _finish_moves(self) -> None:
+        """Finish all moves, and find partitions again if the home has lost newer plans."""
+        plan, node = self.server.fleet.stored or QueuePlan(0, 0), self.producers[0]
+        for number in range(plan.high_water):
+            spot, move = plan.spot(number), plan.moves.get(number)
+            queue = self.server.queue.held(spot)
+            is_closed = queue.marks.moved >= spot.since
+            to = move.to or "home" if move else queue.marks.to
+            if is_closed and any(share.is_live for share in queue.shares.values()):
+                to = spot.url or "home"
+            if move or is_closed:
+                await self._on(node, partial(self._placed, number=number, url=to, patience_s=20.0))
 
     def _is_lost(self, batch: Submitted) -> bool:
         record = self.server.batches._batches.get(batch.id)

@@ -32,7 +32,8 @@ from heatsink.bulk.actions import (
 )
 from heatsink.bulk.batch import Batch, State
 from heatsink.bulk.bulk import Bulk
-from heatsink.bulk.store import LEGACY, QueuePlan, QueueStores, Verb
+from heatsink.bulk.plan import LEGACY, QueuePlan
+from heatsink.bulk.store import QueueStores, Verb
 from heatsink.bulk.submit import LEFT_BEHIND, give_up, lane_of
 from heatsink.errors import Closed, HeatsinkError, InvalidInput
 from heatsink.primitives.checks import (
@@ -460,7 +461,7 @@ class Housekeeping:
         """
         most = max(partitions, default=-1) + 1
         if most > plan.high_water:
-            await self._stores.fleet.change(QueuePlan(plan.partitions, most, plan.version + 1))
+            await self._stores.fleet.change(plan.reaching(most))
 
 
 class _NoRedirects(HTTPRedirectHandler):

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from heatsink.bulk.actions import Actions
-from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.scaling.load import WorkerRules
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.queue import Queue, connect_queue

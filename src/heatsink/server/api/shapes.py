@@ -464,7 +464,8 @@ class PartitionLine(msgspec.Struct, frozen=True):
     """A queue partition. `claimed`, `done`, `failed` and `retried` are totals.
 
     All other fields describe the partition now. `target` is the number of workers that the leader
-    wants; null if this server does not know it.
+    wants; null if this server does not know it. `place` is the Redis that holds the partition,
+    without login, or `home`; `moves_to` is empty unless the partition is to move.
     """
 
     partition: int
@@ -483,6 +484,8 @@ class PartitionLine(msgspec.Struct, frozen=True):
     target: int | None
     reason: str
     pin: Chosen | None
+    place: str
+    moves_to: str
 
 
 class Partitions(msgspec.Struct, frozen=True):

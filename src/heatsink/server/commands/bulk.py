@@ -16,8 +16,11 @@ from rich.progress import Progress
 
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.batch import Progress as BatchProgress
-from heatsink.bulk.bulk import LIST_MAX, PARTITIONS_MAX, PRIORITY_MAX, Bulk
+from heatsink.bulk.bulk import LIST_MAX, PRIORITY_MAX, Bulk
 from heatsink.bulk.changes import NO_WORKER
+from heatsink.bulk.moving import told
+from heatsink.bulk.plan import NUMBERS_MAX, PartitionPlace, place_in
+from heatsink.bulk.settings import PARTITIONS_MAX
 from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
 from heatsink.primitives.clock import SystemClock
@@ -252,13 +255,18 @@ def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None
     if as_json:
         _print_json(batches)
         return
-    _print_table(batches)
+    _print_batches(batches)
 
 
-def _print_table(batches: Sequence[Batch]) -> None:
-    """Print one line per batch. Lines are never cut, so that users can copy the ids."""
+def _print_batches(batches: Sequence[Batch]) -> None:
     heads = ("batch", "action", "tenant", "state", "items", "")
-    rows = [(b.id, b.action, b.tenant, b.state, f"{b.items:,}", b.reason) for b in batches]
+    _print_table(
+        heads, [(b.id, b.action, b.tenant, b.state, f"{b.items:,}", b.reason) for b in batches]
+    )
+
+
+def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print one line per row. Lines are never cut, so that users can copy what they see."""
     columns = [[_plain(word) for word in column] for column in zip(heads, *rows, strict=True)]
     widths = [max(map(cell_len, column)) for column in columns]
     for row in zip(*columns, strict=True):
@@ -341,3 +349,62 @@ def repartition(count: int, as_json: bool, **options: Any) -> None:
         return
     used = counted(plan.partitions, "partition")
     click.echo(f"new batches use {used}; queued items stay where they are")
+
+
+@bulk.command()
+@config_option
+@queue_options
+@json_option
+def places(as_json: bool, **options: Any) -> None:
+    """List which Redis holds each partition of the queue."""
+    found: list[PartitionPlace] = _with_bulk(lambda bulk: bulk.places(), **options)
+    if as_json:
+        _print_json(found)
+        return
+    rows = [
+        (str(each.number), each.place, each.moves_to and f"moves to {each.moves_to}")
+        for each in found
+    ]
+    _print_table(("partition", "place", ""), rows)
+
+
+@bulk.command()
+@config_option
+@click.argument("partition", type=WholeRange(0, NUMBERS_MAX))
+@click.argument("url")
+@queue_options
+@json_option
+def place(partition: int, url: str, as_json: bool, **options: Any) -> None:
+    """Move PARTITION to the Redis at URL, or to `home`, while producers and workers run.
+
+    The partition gets no new parts. When its parts have ended, it moves. If this command is killed,
+    run it again: it goes on. To give the move up, place the partition where it is.
+    """
+    before: list[str] = []
+
+    async def run(bulk: Bulk) -> PartitionPlace:
+        before.append(place_in(await bulk.plan(), partition).place)
+        with progress_bar() as bar:
+            shown = bar.add_task("", total=None)
+            async for step in bulk.moving(partition, url):
+                bar.update(shown, description=told(step))
+        return place_in(await bulk.plan(), partition)
+
+    try:
+        found = _with_bulk(run, **options)
+    except KeyboardInterrupt:
+        click.echo(_unfinished(partition, *before), err=True)
+        raise
+    if as_json:
+        _print_json(found)
+    else:
+        click.echo(f"partition {partition} is at {found.place}")
+
+
+def _unfinished(partition: int, before: str = "") -> str:
+    if not before:
+        return "Interrupted before the move began."
+    return (
+        f"Interrupted. Partition {partition} gets no new parts until the move is done: run the "
+        f"same command again, or give the move up: heatsink bulk place {partition} {before}"
+    )

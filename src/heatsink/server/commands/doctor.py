@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from heatsink.bulk.store import QueuePlan
+from heatsink.bulk.plan import QueuePlan, named
 from heatsink.client.queue import connect_queue, default_queue
 from heatsink.client.urls import open_stores
 from heatsink.coordinator.lease import CURE, leadership_of
@@ -119,7 +119,22 @@ def _queue_of(remote: Remote) -> Finding:
         return Finding("queue", "warning", str(error), cure)
     workers = sum(line["workers"] for line in lines)
     found = f"{counted(len(lines), 'partition')}, {counted(workers, 'worker')}"
-    return Finding("queue", "ok", found)
+    moves = {line["partition"]: line["moves_to"] for line in lines if line["moves_to"]}
+    return _unless_moving(Finding("queue", "ok", found), moves)
+
+
+def _unless_moving(finding: Finding, moves: dict[int, str]) -> Finding:
+    """Return the finding, or a warning about the partitions in `moves`, which are to move."""
+    if not moves:
+        return finding
+    numbers = ", ".join(map(str, sorted(moves)))
+    first, to = min(moves.items())
+    return Finding(
+        "queue",
+        "warning",
+        f"{finding.detail}; to move: {numbers}",
+        f"if nobody moves them now, finish the move: heatsink bulk place {first} {to}",
+    )
 
 
 def _folder(folder: Path) -> list[Finding]:
@@ -249,7 +264,10 @@ async def _queue(url: str) -> Finding:
         async with connect_queue(url) as queue:
             plan = await queue.stores.fleet.plan(NO_PLAN, keep=False)
             shards = counted(plan.partitions, "partition") if plan.partitions else "no partitions"
-            return Finding("queue", "ok", f"durable, {shards}")
+            servers = len({place.url for place in plan.places.values()} | {""})
+            spread = f" on {counted(servers, 'Redis server')}" if servers > 1 else ""
+            moves = {number: named(move.to) for number, move in plan.moves.items()}
+            return _unless_moving(Finding("queue", "ok", f"durable, {shards}{spread}"), moves)
     except HeatsinkError as error:
         return Finding("queue", "wrong", _said(error, "queue"), "check --queue and that Redis")
 

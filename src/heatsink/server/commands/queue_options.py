@@ -8,12 +8,21 @@ from typing import Any
 
 import click
 
-from heatsink.bulk.bulk import PARTITIONS, PARTITIONS_MAX, REPLICAS_MAX, BulkSettings
+from heatsink.bulk.plan import PARTITIONS, places_of
+from heatsink.bulk.settings import PARTITIONS_MAX, REPLICAS_MAX, BulkSettings
 from heatsink.client.queue import embedded_folder
 from heatsink.errors import InvalidSetting, NotFound
 from heatsink.stores.embedded import is_made
 
 from .configuration import WholeRange, Word
+
+
+def _places(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[int, str]:
+    pairs = [word.partition("=")[::2] for word in words]
+    if any(not number or not url for number, url in pairs):
+        raise click.BadParameter("write NUMBER=URL, as in --place 3=redis://other:6379")
+    return places_of(dict(pairs))
+
 
 SHAPE = (
     click.option(
@@ -25,9 +34,17 @@ SHAPE = (
     click.option(
         "--partitions",
         type=WholeRange(1, PARTITIONS_MAX),
-        default=PARTITIONS,
-        show_default=True,
-        help="Number of partitions of a new queue. An existing queue keeps its number.",
+        show_default=f"{PARTITIONS} for a new queue",
+        help="Number of partitions of a new queue. An existing queue stores its number: another "
+        "one is refused.",
+    ),
+    click.option(
+        "--place",
+        "places",
+        multiple=True,
+        callback=_places,
+        help="Put a partition of a new queue on another Redis, as NUMBER=URL; may be repeated. An "
+        "existing queue stores its places: `heatsink bulk place` moves a partition.",
     ),
     click.option(
         "--legacy", is_flag=True, help="Use the older, unpartitioned queue on the same Redis."
@@ -90,7 +107,8 @@ def check_exists(url: str) -> None:
 
 def settings_from(
     stage: str,
-    partitions: int,
+    partitions: int | None,
+    places: dict[int, str],
     legacy: bool,
     relaxed: bool,
     replicas: int | None = None,
@@ -99,6 +117,7 @@ def settings_from(
     return BulkSettings(
         stage=stage,
         partitions=partitions,
+        places=places,
         partitioned=not legacy,
         durability="relaxed" if relaxed else "fsync",
         replicas=replicas,

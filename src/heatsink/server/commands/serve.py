@@ -173,7 +173,8 @@ def serve_options(command: Any) -> Any:
 
 def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
     queue = {
-        name: options[name] for name in ("stage", "partitions", "legacy", "relaxed", "replicas")
+        name: options[name]
+        for name in ("stage", "partitions", "places", "legacy", "relaxed", "replicas")
     }
     return ServeSettings(
         data=options["data"],

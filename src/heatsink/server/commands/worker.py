@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from heatsink.bulk.actions import Actions
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.work.consumer import WORKERS_MAX, Consumer
 from heatsink.client import connect
 from heatsink.client.prometheus import WorkCollector

@@ -50,7 +50,7 @@ NAMED = {
     exceptions.NoScriptError: "NOSCRIPT",
     exceptions.MovedError: "MOVED",
 }
-EXPECTED = ("NOSCRIPT", "OLDER")
+EXPECTED = ("NOSCRIPT", "OLDER", "PLACE")
 HINTS = {
     "NOPERM": "its user lacks the permission: see the ACL lines in docs/how-to/redis.md",
     "MOVED": "it is a node of a cluster: use redis+cluster:// in the Redis URL",
@@ -59,14 +59,15 @@ LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfA
 
 
 class Refused(Unavailable):
-    """Redis replied with an error. `code` is the first word of the reply: NOGROUP, NOPERM, …
+    """Redis replied with an error, `said`. `code` is its first word: NOGROUP, NOPERM, …
 
     If an XADD failed because its id is not above the stream's last id, `code` is OLDER.
     """
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, said: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.said = said
 
 
 class Driver(Protocol):
@@ -253,7 +254,8 @@ def _refusal(error: Exception, where: str, command: str) -> Refused:
     named = (code for kind, code in NAMED.items() if isinstance(error, kind))
     unnamed = "OLDER" if "equal or smaller" in str(error) else str(error).split(" ")[0]
     code = next(named, unnamed)
-    return Refused(f"{where} refuses {command}: {HINTS.get(code, str(error)[:120])}", code)
+    message = f"{where} refuses {command}: {HINTS.get(code, str(error)[:120])}"
+    return Refused(message, code, str(error))
 
 
 class KnownKeys:

@@ -245,6 +245,8 @@ def _partition(status: PartitionStatus) -> PartitionLine:
         target=target.value if target else None,
         reason=target.reason if target else "",
         pin=_chosen(status.pin),
+        place=status.place.place,
+        moves_to=status.place.moves_to,
     )
 
 

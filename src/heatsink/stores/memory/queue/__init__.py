@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from heatsink.bulk.plan import founding
+from heatsink.bulk.routing import routed
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.slot_time import SlotWitness
 from heatsink.bulk.store import QueueStores
 from heatsink.primitives.clock import Clock
@@ -9,7 +12,10 @@ from heatsink.registry.decisions import SoftDecision
 from heatsink.stores.memory.messages import MemorySoft
 
 from .homes import MemoryBarrier, MemoryBatches, MemoryFleet, MemoryLimits
+from .moves import MemoryMoves
 from .queue import MemoryBell, MemoryQueue
+
+FIRST = founding(BulkSettings(), "memory://")
 
 
 class MemoryQueueServer:
@@ -22,14 +28,20 @@ class MemoryQueueServer:
         self.batches = MemoryBatches(clock)
         self.limits = MemoryLimits(clock)
         self.fleet = MemoryFleet(clock, self.queue)
-        self.barrier = MemoryBarrier(self.queue, self.batches)
+        self.barrier = MemoryBarrier(self.queue, self.batches, self.fleet)
+        self.moves = MemoryMoves(self.queue)
         self._soft: list[SoftDecision] = []
 
     def stores(self, clock: Clock | None = None) -> QueueStores:
         """Return the stores of one process, whose clock is `clock`.
 
-        All processes share their data. Each process has its own bell, which wakes it.
+        All processes share their data. Each process has its own bell, which wakes it, and its own
+        copy of the plan.
         """
+        return routed(self.unrouted(clock), FIRST)
+
+    def unrouted(self, clock: Clock | None = None) -> QueueStores:
+        """Return the stores below a process's router. Calls on partitions name their place."""
         bell, witness = MemoryBell(self._clock), SlotWitness(clock or self._clock)
         self.queue.bells.append(bell)
         queue = self.queue.seen_by(witness)
@@ -40,6 +52,7 @@ class MemoryQueueServer:
             limits=self.limits.seen_by(witness),
             fleet=self.fleet.seen_by(witness),
             bell=bell,
+            moves=self.moves,
             soft=MemorySoft(self._soft),
             barrier=self.barrier,
         )

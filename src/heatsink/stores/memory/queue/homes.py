@@ -27,6 +27,7 @@ import msgspec
 
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, RATE_MAX, Batch, PartPlace, Rate
+from heatsink.bulk.plan import QueuePlan
 from heatsink.bulk.slot_time import SlotTime, SlotWitness, Timed, moved_along
 from heatsink.bulk.store import (
     ANNOUNCED_MS,
@@ -34,7 +35,7 @@ from heatsink.bulk.store import (
     LATE_MS,
     Grants,
     PartCounts,
-    QueuePlan,
+    PlaceMarks,
 )
 from heatsink.primitives.clock import Clock
 
@@ -330,15 +331,24 @@ class MemoryBatches:
 class MemoryBarrier:
     """Reads parts and batches immediately. There is no wait, since memory has no durability."""
 
-    def __init__(self, queue: MemoryQueue, batches: MemoryBatches) -> None:
+    def __init__(self, queue: MemoryQueue, batches: MemoryBatches, fleet: MemoryFleet) -> None:
         self._queue = queue
         self._batches = batches
+        self._fleet = fleet
 
     async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
         return [await self._queue.part(place.partition, place.id) for place in places]
 
     async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
         return [await self._batches.get(id) for id in ids]
+
+    async def plan(self) -> QueuePlan | None:
+        return self._fleet.stored
+
+    async def place(self, partition: int, parts: Sequence[str] = ()) -> PlaceMarks:
+        queue = self._queue.held(partition)
+        there = sum(part in queue.shares for part in parts)
+        return msgspec.structs.replace(queue.marks, parts=there)
 
 
 # -- the fleet ---------------------------------------------------------------------------------
@@ -349,6 +359,7 @@ class _Fleet:
     members: dict[str, float] = field(default_factory=dict)
     offered_ms: dict[str, float] = field(default_factory=dict)
     plan: QueuePlan | None = None
+    durable: int = -1
     time: SlotTime | None = None
 
 
@@ -400,7 +411,7 @@ class MemoryFleet(Timed):
         return sorted(name for name, until_ms in offered_ms.items() if until_ms > time_ms)
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
-        queue, now_ms = self._queue.partitions[partition], self._queue.told_ms(partition)
+        queue, now_ms = self._queue.at(partition), self._queue.told_ms(partition)
         if queue.owner not in ("", consumer) and now_ms < queue.owned_until_ms:
             return False
         queue.owner, queue.owned_until_ms = consumer, now_ms + ttl_ms
@@ -408,7 +419,7 @@ class MemoryFleet(Timed):
         return True
 
     async def disown(self, partition: int, consumer: str) -> None:
-        queue, _ = self._queue.partitions[partition], self._queue.now_ms(partition)
+        queue, _ = self._queue.at(partition), self._queue.now_ms(partition)
         if queue.owner == consumer:
             queue.owner, queue.workers = "", 0
 
@@ -424,3 +435,13 @@ class MemoryFleet(Timed):
             self._fleet.plan = plan
             return plan
         return known
+
+    @property
+    def stored(self) -> QueuePlan | None:
+        return self._fleet.plan
+
+    async def durable(self) -> int:
+        return self._fleet.durable
+
+    async def made_durable(self, version: int) -> None:
+        self._fleet.durable = version

@@ -369,6 +369,13 @@ class Rotation:
         known = self._service_us.get(part.action, each_us)
         self._service_us[part.action] = known + SERVICE_WEIGHT * (each_us - known)
 
+    def learned(self) -> dict[str, float]:
+        """Return the measured time of each action, for the partition's next place."""
+        return dict(self._service_us)
+
+    def take_over(self, service_us: dict[str, float]) -> None:
+        self._service_us |= service_us
+
     def _score(self, share: Share) -> float:
         """Return the number by which a tenant's parts are ordered. The lowest is served first.
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd
+from heatsink.bulk.plan import PlaceClosed, spot_of
 from heatsink.bulk.slot_time import SlotTime, Timed, moved_along
 from heatsink.bulk.store import (
     BACK,
@@ -34,6 +35,7 @@ from heatsink.bulk.store import (
     Part,
     PartCounts,
     PartitionLoad,
+    PlaceMarks,
     Setback,
     Slice,
     Verb,
@@ -48,6 +50,7 @@ QUANTUM_US = 20_000.0
 EXPIRE_MAX = 50  # expired leases that one claim handles; if there are more, `wake_ms` is 0
 WAKE_MAX = 500  # delayed parts that one claim wakes; if there are more, `wake_ms` is 0
 TALLY = ("claimed", "done", "failed", "retried", "fenced", "expired", "used_us")
+NO_MARKS = PlaceMarks()
 
 
 @dataclass
@@ -74,6 +77,14 @@ class QueuePartition:
     outbox: dict[str, PartEnd] = field(default_factory=dict)
     tally: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TALLY, 0))
     suspects_running: int = 0
+    marks: PlaceMarks = NO_MARKS
+    since: int = 0
+    """The newest version of the plan with which somebody changed the partition here."""
+
+    def check_open(self, partition: int) -> None:
+        """Raise `PlaceClosed` if this place has given the partition away since the spot's plan."""
+        if self.marks.moved >= spot_of(partition).since:
+            raise PlaceClosed(partition, self.marks.moved, self.marks.to)
 
     def pass_time(self, time: SlotTime) -> None:
         """Set the slot's time.
@@ -393,32 +404,48 @@ class MemoryBell:
         return rung
 
 
+Partitions = defaultdict[int, QueuePartition]
+
+
 class MemoryQueue(Timed):
     """All partitions of a queue, as one process sees them."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self.partitions: defaultdict[int, QueuePartition] = defaultdict(QueuePartition)
+        self.partitions: Partitions = defaultdict(QueuePartition)
+        self.places: dict[str, Partitions] = {"": self.partitions}
         self.bells: list[MemoryBell] = []
+
+    def held(self, partition: int) -> QueuePartition:
+        """Return the partition at its spot, even if this place has given it away."""
+        spot = spot_of(partition)
+        return self.places.setdefault(spot.url, defaultdict(QueuePartition))[int(spot)]
+
+    def at(self, partition: int) -> QueuePartition:
+        """Return the partition at its spot. Raises `PlaceClosed` if this place gave it away."""
+        queue = self.held(partition)
+        queue.check_open(partition)
+        return queue
 
     def seen_ms(self, partition: int) -> float:
         """Return the partition's slot time without storing it, for calls that only read."""
-        return self._time(str(partition), self.partitions[partition].time).own_ms
+        return self._time(_slot(partition), self.at(partition).time).own_ms
 
     def now_ms(self, partition: int) -> float:
         """Advance the partition's slot time and return it."""
-        queue = self.partitions[partition]
-        queue.pass_time(self._time(str(partition), queue.time))
+        queue = self.at(partition)
+        queue.since = max(queue.since, spot_of(partition).since)
+        queue.pass_time(self._time(_slot(partition), queue.time))
         return queue.time.own_ms if queue.time else 0.0
 
     def told_ms(self, partition: int) -> float:
         """Advance the partition's slot time and return it. The calling process remembers it."""
-        now_ms, known = self.now_ms(partition), self.partitions[partition].time
-        self._witness.heard(str(partition), known.told_ms if known else 0.0)
+        now_ms, known = self.now_ms(partition), self.at(partition).time
+        self._witness.heard(_slot(partition), known.told_ms if known else 0.0)
         return now_ms
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
-        queue, now_ms = self.partitions[partition], self.now_ms(partition)
+        queue, now_ms = self.at(partition), self.now_ms(partition)
         queue.stage(part, chunks, now_ms)
         return queue.load(now_ms)
 
@@ -431,7 +458,7 @@ class MemoryQueue(Timed):
         since: int = 0,
         record: Batch | None = None,
     ) -> bool:
-        queue = self.partitions[partition]
+        queue = self.at(partition)
         found = queue.steer(part, verb, lap, since, record, self.now_ms(partition))
         if verb in ("release", "resume", "retry"):
             for bell in self.bells:
@@ -439,37 +466,42 @@ class MemoryQueue(Timed):
         return found
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed:
-        return self.partitions[partition].claim(request, self.told_ms(partition))
+        return self.at(partition).claim(request, self.told_ms(partition))
 
     async def settle(
         self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
     ) -> list[str]:
         now_ms = self.now_ms(partition)
-        return self.partitions[partition].settle(outcomes, beats, lease_ms, now_ms)
+        return self.at(partition).settle(outcomes, beats, lease_ms, now_ms)
 
     async def chores(self, partition: int, reported: Sequence[PartEnd]) -> Chores:
-        return self.partitions[partition].chores(reported, self.now_ms(partition))
+        return self.at(partition).chores(reported, self.now_ms(partition))
 
     async def load(self, partition: int) -> PartitionLoad:
-        return self.partitions[partition].load(self.seen_ms(partition))
+        return self.at(partition).load(self.seen_ms(partition))
 
     async def part(self, partition: int, part: str) -> PartCounts | None:
-        share = self.partitions[partition].shares.get(part)
+        share = self.at(partition).shares.get(part)
         return share.counts(self.seen_ms(partition)) if share else None
 
     async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
-        share = self.partitions[partition].shares.get(part)
+        share = self.at(partition).shares.get(part)
         return share.failures_after(after, limit) if share else []
 
     async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
-        share = self.partitions[partition].shares.get(part)
+        share = self.at(partition).shares.get(part)
         return share.gaps(chunks) if share else []
 
     async def live_parts(self, partition: int, after: str, limit: int) -> list[LivePart]:
-        shares = self.partitions[partition].shares.values()
+        shares = self.at(partition).shares.values()
         live = sorted((share.part.id, share.part.batch) for share in shares if share.is_live)
         return [LivePart(*name) for name in live if name[0] > after][:limit]
 
     async def record_of(self, partition: int, part: str) -> Batch | None:
-        share = self.partitions[partition].shares.get(part)
+        share = self.at(partition).shares.get(part)
         return share.record if share else None
+
+
+def _slot(partition: int) -> str:
+    """Return the name of the partition's slot. At every place the slot has its own time."""
+    return f"{partition:d}{spot_of(partition).url}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from heatsink.bulk.batch import KEEP_MS
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.plan import bare, founding
+from heatsink.bulk.routing import routed
+from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.slot_time import SlotWitness
 from heatsink.bulk.store import QueueStores
 from heatsink.primitives.clock import Clock
@@ -14,8 +16,8 @@ from heatsink.stores.redis.news import RedisSoft
 
 from .durability import Doctor, RedisBarrier
 from .homes import RedisBatches, RedisBell, RedisFleet, RedisLimits
-from .keys import QueueKeys, QueuePlaces
-from .queue import RedisQueue
+from .keys import QueueKeys, QueuePlaces, place_address
+from .queue import RedisMoves, RedisQueue
 from .scripts import Now, SlotClock, server_time
 
 DEFAULTS = BulkSettings()
@@ -35,27 +37,37 @@ def open_queue(
     In tests, `now_ms` replaces the server's clock.
     """
     keys = QueueKeys(settings.stage)
-    homes = QueuePlaces(url, clock, rng, settings.places)
+    homes = QueuePlaces(url, clock, rng)
+    home = bare(url)
+    for partition, place in settings.places.items():
+        place_address(place, partition)
     barrier = RedisBarrier(homes, keys, clock, settings.durability, settings.replicas)
     time = SlotClock(SlotWitness(clock), now_ms)
     queue = RedisQueue(homes, keys, KEEP_MS, time)
-    bell = RedisBell(homes.addresses, keys.bell, clock, rng)
+    bell = RedisBell(lambda: homes.addresses, keys.bell, clock, rng)
+
+    def check_place(place: str) -> None:
+        place_address(place)
 
     async def close() -> None:
         await bell.close()
         await barrier.close()
         await homes.close()
 
-    return QueueStores(
+    stores = QueueStores(
         queue=queue,
         losses=queue,
         batches=RedisBatches(homes.home, keys),
         limits=RedisLimits(homes.home, keys, time),
         fleet=RedisFleet(homes.home, keys, queue, time),
         bell=bell,
+        moves=RedisMoves(queue),
         soft=RedisSoft(homes.home, RedisKeys(keys.soft)),
         barrier=barrier,
         health=Doctor(homes, clock).examine,
+        home=home,
+        check_place=check_place,
         open=barrier.verify,
         close=close,
     )
+    return routed(stores, founding(settings, home))

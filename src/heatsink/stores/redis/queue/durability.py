@@ -37,14 +37,15 @@ from typing import Any, Literal, get_args
 from redis import exceptions
 
 from heatsink.bulk.batch import Batch, PartPlace
-from heatsink.bulk.store import LEGACY, PartCounts, ServerHealth
+from heatsink.bulk.plan import PlaceClosed, QueuePlan, spot_of
+from heatsink.bulk.store import PartCounts, PlaceMarks, ServerHealth
 from heatsink.errors import HeatsinkError, InvalidSetting, Misconfigured, NoAccess, Unavailable
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import RedisAddress
 from heatsink.stores.redis.connection import Connection, Word, open_driver
 
-from .homes import record_of
+from .homes import plan_of, record_of
 from .keys import QueueKeys, QueuePlaces
 from .queue import COUNTED, counts_of
 
@@ -95,13 +96,36 @@ class RedisBarrier:
         self._servers: dict[RedisAddress, _Server] = {}
 
     async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
-        reads = []
+        reads: list[tuple[Connection, str, Read]] = []
         for place in places:
             mark = f"{self._keys.partition(place.partition)}synced"
             key = self._keys.part(place.partition, place.id)
             connection = self._places.connection(place.partition)
             reads.append((connection, key, (mark, ("HMGET", key, *COUNTED))))
-        return [counts_of(words) for words in await self._read(reads)]
+            meta = f"{self._keys.partition(place.partition)}meta"
+            reads.append((connection, meta, (mark, ("HMGET", meta, "moved", "moved_to"))))
+        found = await self._read(reads)
+        for place, (moved, to) in zip(places, found[1::2], strict=True):
+            if moved is not None and int(moved) >= spot_of(place.partition).since:
+                raise PlaceClosed(place.partition, int(moved), (to or b"").decode())
+        return [counts_of(words) for words in found[::2]]
+
+    async def place(self, partition: int, parts: Sequence[str] = ()) -> PlaceMarks:
+        connection, root = self._places.connection(partition), self._keys.partition(partition)
+        marks = ("HMGET", f"{root}meta", "moved", "moved_to", "prepared")
+        reads: list[tuple[Connection, str, Read]] = [(connection, root, (f"{root}synced", marks))]
+        for part in parts:
+            words = ("HMGET", self._keys.part(partition, part), *COUNTED)
+            reads.append((connection, root, (f"{root}synced", words)))
+        (moved, to, prepared), *counts = await self._read(reads)
+        whole = sum(counts_of(words) is not None for words in counts)
+        return PlaceMarks(int(moved or -1), (to or b"").decode(), int(prepared or -1), whole)
+
+    async def plan(self) -> QueuePlan | None:
+        key = self._keys.fleet("plan")
+        mark = self._keys.fleet("synced")
+        (found,) = await self._read([(self._places.home, key, (mark, ("HGET", key, "record")))])
+        return plan_of(found)
 
     async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
         keys = [self._keys.batch(id) for id in ids]
@@ -130,20 +154,17 @@ class RedisBarrier:
         return self._servers[node]
 
     async def verify(self) -> None:
-        """Raise `Misconfigured` if a server cannot confirm that a write is on disk.
+        """Raise `Misconfigured` if the home's server cannot confirm that a write is on disk.
 
-        A server that only `places` names may be down now. It is then verified before its first
-        barrier.
+        A server that holds other partitions is verified before its first barrier.
         """
-        for connection in self._places.connections:
-            try:
-                await connection.run("PING")
-                for node in await connection.nodes() if self._asks else []:
-                    await self._server(node).verify()
-                    await self._server(node).verify_room()
-            except Unavailable:
-                if connection is self._places.home:
-                    raise
+        await self._verify(self._places.home)
+
+    async def _verify(self, connection: Connection) -> None:
+        await connection.run("PING")
+        for node in await connection.nodes() if self._asks else []:
+            await self._server(node).verify()
+            await self._server(node).verify_room()
 
     async def close(self) -> None:
         servers, self._servers = self._servers, {}
@@ -364,10 +385,10 @@ class Doctor:
         self._places = places
         self._clock = clock
 
-    async def examine(self, partitions: int) -> list[ServerHealth]:
-        by_address: dict[RedisAddress, list[int]] = {a: [] for a in self._places.addresses}
-        for partition in (LEGACY, *range(partitions)):
-            by_address[self._places.address(partition)].append(partition)
+    async def examine(self, partitions: Sequence[int]) -> list[ServerHealth]:
+        by_address: dict[RedisAddress, list[int]] = {}
+        for partition in partitions:
+            by_address.setdefault(self._places.address(partition), []).append(int(partition))
         return list(
             await asyncio.gather(*(self._ask(a, tuple(held)) for a, held in by_address.items()))
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -14,7 +14,8 @@ from redis import exceptions
 
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, Rate
-from heatsink.bulk.store import ANNOUNCED_MS, Grants, QueuePlan
+from heatsink.bulk.plan import QueuePlan
+from heatsink.bulk.store import ANNOUNCED_MS, Grants
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import RedisAddress
@@ -120,6 +121,10 @@ def record_of(word: bytes | None) -> Batch | None:
     return _BATCH.decode(word) if word else None
 
 
+def plan_of(word: bytes | None) -> QueuePlan | None:
+    return _PLAN.decode(word) if word else None
+
+
 class RedisLimits:
     """Rate limits, each with its own slot time. The scripts behave like `MemoryLimits`."""
 
@@ -216,10 +221,17 @@ class RedisFleet:
         if keep:
             return await self._put(_ANY_VERSION, default)
         found = await self._connection.run("HGET", self._keys.fleet("plan"), "record")
-        return _PLAN.decode(found) if found else default
+        return plan_of(found) or default
 
     async def change(self, plan: QueuePlan) -> QueuePlan:
         return await self._put(str(plan.version), plan)
+
+    async def durable(self) -> int:
+        found = await self._connection.run("HGET", self._keys.fleet("plan"), "durable")
+        return -1 if found is None else int(found)
+
+    async def made_durable(self, version: int) -> None:
+        await self._connection.run("HSET", self._keys.fleet("plan"), "durable", version)
 
     async def _put(self, version: str, plan: QueuePlan) -> QueuePlan:
         key = self._keys.fleet("plan")
@@ -234,7 +246,11 @@ class RedisBell:
     """
 
     def __init__(
-        self, addresses: Sequence[RedisAddress], channel: str, clock: Clock, rng: Random
+        self,
+        addresses: Callable[[], Sequence[RedisAddress]],
+        channel: str,
+        clock: Clock,
+        rng: Random,
     ) -> None:
         self._addresses = addresses
         self._channel = channel
@@ -242,11 +258,12 @@ class RedisBell:
         self._rng = rng
         self._rung: set[int] = set()
         self._ring = asyncio.Event()
-        self._ears: list[asyncio.Task[None]] = []
+        self._ears: dict[RedisAddress, asyncio.Task[None]] = {}
 
     async def wait(self, timeout_s: float) -> set[int]:
-        if not self._ears:
-            self._ears = [asyncio.ensure_future(self._listen(place)) for place in self._addresses]
+        for address in self._addresses():
+            if address not in self._ears:
+                self._ears[address] = asyncio.ensure_future(self._listen(address))
         if not self._rung:
             await self._pause(timeout_s)
         rung, self._rung = self._rung, set()
@@ -300,7 +317,7 @@ class RedisBell:
         return message is not None
 
     async def close(self) -> None:
-        for ear in self._ears:
+        ears, self._ears = list(self._ears.values()), {}
+        for ear in ears:
             ear.cancel()
-        await asyncio.gather(*self._ears, return_exceptions=True)
-        self._ears = []
+        await asyncio.gather(*ears, return_exceptions=True)

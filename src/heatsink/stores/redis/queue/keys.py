@@ -15,13 +15,12 @@ scripts/shared/state.lua lists the keys of a partition.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from hashlib import blake2b
 from random import Random
 
 import msgspec
 
-from heatsink.bulk.store import LEGACY
+from heatsink.bulk.plan import LEGACY, spot_of
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
@@ -32,7 +31,6 @@ STAGE = "default"
 HOMES = 256
 _STAGE = re.compile(r"[A-Za-z0-9_.:-]{1,48}")
 TIMEOUT_S = 2.0
-PARTITIONS_MAX = 65_536
 
 
 def handle(kind: str, text: str) -> str:
@@ -107,23 +105,17 @@ class QueueKeys(msgspec.Struct, frozen=True):
 
 
 class QueuePlaces:
-    """The connections to each Redis of a queue.
+    """The connections to each Redis of a queue. Its home is at `url`.
 
-    `places` maps partitions to the URLs of other Redis servers. All other data of the queue is in
-    the Redis at `url`.
+    The connection to another Redis is made when a partition is there.
     """
 
-    def __init__(
-        self, url: str, clock: Clock, rng: Random, places: Mapping[int, str] | None = None
-    ) -> None:
+    def __init__(self, url: str, clock: Clock, rng: Random) -> None:
+        self._clock = clock
+        self._rng = rng
         self.home_address = parse(url, "queue", TIMEOUT_S)
+        self._addresses = {"": self.home_address}
         self._connections = {self.home_address: Connection(self.home_address, clock, rng)}
-        self._addresses: dict[int, RedisAddress] = {}
-        for partition, place in (places or {}).items():
-            address = parse(place, f"places[{shown(partition)}]", TIMEOUT_S)
-            self._addresses[_number(partition)] = address
-            if address not in self._connections:
-                self._connections[address] = Connection(address, clock, rng)
 
     @property
     def home(self) -> Connection:
@@ -133,30 +125,26 @@ class QueuePlaces:
     def addresses(self) -> list[RedisAddress]:
         return list(self._connections)
 
-    @property
-    def connections(self) -> list[Connection]:
-        return list(self._connections.values())
-
     def at(self, address: RedisAddress) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = Connection(address, self._clock, self._rng)
         return self._connections[address]
 
     def address(self, partition: int) -> RedisAddress:
-        return self._addresses.get(partition, self.home_address)
+        """Return the address of the Redis at the partition's spot."""
+        url = spot_of(partition).url
+        if url not in self._addresses:
+            self._addresses[url] = place_address(url)
+        return self._addresses[url]
 
     def connection(self, partition: int) -> Connection:
-        return self._connections[self.address(partition)]
+        return self.at(self.address(partition))
 
     async def close(self) -> None:
         for connection in self._connections.values():
             await connection.close()
 
 
-def _number(partition: object) -> int:
-    """Return a partition's number. In settings from a TOML file, the number is text."""
-    text = str(partition)
-    if text == str(LEGACY) or (text.isdecimal() and int(text) < PARTITIONS_MAX):
-        return int(text)
-    raise InvalidSetting(
-        f"each key of BulkSettings(places=…) must be a partition number, not {shown(partition)}",
-        field="places",
-    )
+def place_address(url: str, partition: object = "…") -> RedisAddress:
+    """Return the address of a partition's place. Raises `InvalidSetting`."""
+    return parse(url, f"places[{shown(partition)}]", TIMEOUT_S)

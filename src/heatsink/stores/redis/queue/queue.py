@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd
+from heatsink.bulk.plan import PlaceClosed, spot_of
 from heatsink.bulk.store import (
     Chores,
     Chunk,
@@ -24,10 +25,11 @@ from heatsink.bulk.store import (
     PartCounts,
     PartitionLoad,
     PartState,
+    Remains,
     Slice,
     Verb,
 )
-from heatsink.stores.redis.connection import Word
+from heatsink.stores.redis.connection import Refused, Word
 
 from .keys import QueueKeys, QueuePlaces, handle
 from .scripts import Script, SlotClock
@@ -46,9 +48,11 @@ _OPERATIONS = (
         "gaps",
         "live_parts",
     ),
-    *("own", "disown"),
+    *("own", "disown", "record_of"),
+    *("close_place", "learned", "prepare", "take_over", "finished", "copy_out", "copy_in"),
 )
 _SLICE_WORDS = 5
+CLOSED = "PLACE"  # the first word of the reply of a place that gave the partition away
 NOT_OWNED = Claimed(False, [], [], False, None)
 _INFO: msgspec.msgpack.Decoder[tuple[Any, ...]] = msgspec.msgpack.Decoder(tuple)
 _END: msgspec.msgpack.Decoder[tuple[str, str, int, int, int, int]] = msgspec.msgpack.Decoder(
@@ -60,6 +64,9 @@ _packed = msgspec.msgpack.Encoder().encode
 NUMBERS = (  # in the order of scripts/shared/state.lua
     *("lap", "stamp", "since", "fresh", "next_chunk", "next_offset", "done", "failed"),
     *("cancelled", "running", "delayed", "suspects", "lost", "digest", "staged", "recorded"),
+)
+PART_SUFFIXES = (  # of a part's keys besides its own hash
+    *("/chunks", "/notes", "/failures", "/reasons", "/missing", "/record"),
 )
 COUNTED = ("state", "packed", "at", "numbers", *NUMBERS)
 
@@ -76,14 +83,23 @@ class RedisQueue:
 
     async def run(self, operation: str, partition: int, *words: Word) -> Any:
         connection, key = self._places.connection(partition), self._keys.partition(partition)
-        now = self._time.words(key)
-        return await self._scripts[operation].run(
-            connection, key, now, *words, others=[f"{key}meta"]
-        )
+        now = f"{self._time.words(self._slot(partition))} {spot_of(partition).since}"
+        try:
+            return await self._scripts[operation].run(
+                connection, key, now, *words, others=[f"{key}meta"]
+            )
+        except Refused as refused:
+            if refused.code != CLOSED:
+                raise
+            raise closed_place(partition, refused.said) from None
 
     def heard(self, partition: int, told: bytes) -> None:
         """Remember the slot time of a partition, which one of its scripts returned."""
-        self._time.heard(self._keys.partition(partition), told)
+        self._time.heard(self._slot(partition), told)
+
+    def _slot(self, partition: int) -> str:
+        """Return the name of the partition's slot. At every place the slot has its own time."""
+        return f"{self._keys.partition(partition)}{spot_of(partition).url}"
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
         words: list[Word] = [_handle(part.id), _packed(_info(part))]
@@ -156,9 +172,55 @@ class RedisQueue:
         return [LivePart(part.decode(), batch.decode()) for part, batch in found]
 
     async def record_of(self, partition: int, part: str) -> Batch | None:
-        connection, key = self._places.connection(partition), self._keys.part(partition, part)
-        record = await connection.run("GET", f"{key}/record")
+        record = await self.run("record_of", partition, _handle(part))
         return _BATCH.decode(record) if record else None
+
+
+class RedisMoves:
+    """Moves partitions between servers. Calls are at spots that `bulk/moving.py` chooses."""
+
+    def __init__(self, queue: RedisQueue) -> None:
+        self._run = queue.run
+
+    async def close_place(self, partition: int, version: int, to: str) -> Remains:
+        closed, parts, ends, items, is_same, moved_to = await self._run(
+            "close_place", partition, version, to
+        )
+        return Remains(closed, parts, ends, items, bool(is_same), moved_to.decode())
+
+    async def prepare(self, partition: int, version: int) -> int:
+        return int(await self._run("prepare", partition, version))
+
+    async def take_over(self, source: int, target: int, version: int) -> None:
+        totals, service = await self._run("learned", source)
+        words = (version, len(totals) // 2, *totals, *service)
+        await self._run("take_over", target, *words)
+
+    async def finished(self, partition: int, start: int, limit: int) -> list[str]:
+        found = await self._run("finished", partition, start, limit)
+        return [id.decode() for id in found]
+
+    async def copy(self, source: int, target: int, version: int, part: str) -> None:
+        for suffix in (*PART_SUFFIXES, ""):
+            cursor = b"0"
+            while True:
+                page = await self._run("copy_out", source, _handle(part), suffix, cursor)
+                kind, ttl_ms, following, *words = page
+                if words:
+                    sent = (_handle(part), suffix, kind, ttl_ms, cursor, *words)
+                    await self._run("copy_in", target, version, *sent)
+                cursor = following
+                if cursor == b"0":
+                    break
+
+
+def closed_place(partition: int, said: str) -> PlaceClosed:
+    """Return the error for the reply of a place that has given the partition away.
+
+    The reply has the version of the move and the new place: `PLACE 5 redis://other:6379`.
+    """
+    _, version, *to = said.split(" ", 2)
+    return PlaceClosed(partition, int(version), "".join(to))
 
 
 def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:

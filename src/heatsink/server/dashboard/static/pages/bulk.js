@@ -109,7 +109,7 @@ function makeFailures(app) {
 
 // The busy partitions, or all of them.
 function makePartitions() {
-  const isBusy = (one) => one.target != null || one.pin || one.in_flight + waits(one) > 0;
+  const isBusy = (one) => one.target != null || one.pin || one.moves_to || one.in_flight + waits(one) > 0;
   const parts = table([
     count("partition"),
     count("workers"),
@@ -119,6 +119,7 @@ function makePartitions() {
     { name: "longest wait", number: true, text: (one) => (one.oldest_s ? seconds(one.oldest_s) : NONE) },
     count("done"),
     { ...count("failed"), bad: isBad("failed") },
+    { name: "place", text: (one) => (one.moves_to ? `${one.place}, moves to ${one.moves_to}` : one.place) },
   ], (one) => one.partition, "No partitions yet.");
   const calm = h("p", { class: "empty", hidden: true }, "All partitions are idle.");
   let all = false;

@@ -12,6 +12,7 @@ end
 
 local function let_expire(p)
   for _, suffix in ipairs(PART_KEYS) do redis.call('PEXPIRE', p.key .. suffix, ARGV[2]) end
+  redis.call('ZADD', KEPT, exactly(now + ARGV[2]), p.handle)
 end
 
 for i = 3, #ARGV, 2 do
@@ -24,6 +25,7 @@ for i = 3, #ARGV, 2 do
   end
 end
 redis.call('ZREMRANGEBYSCORE', TIMES, '-inf', meta.virtual)
+redis.call('ZREMRANGEBYSCORE', KEPT, '-inf', exactly(now))
 local ends = redis.call('ZRANGE', OUTBOX, 0, ENDS_MAX - 1)
 if #ends > 0 then ends = redis.call('HMGET', ENDS, unpack(ends)) end
 local before = '(' .. exactly(now - STALE_MS)

@@ -30,6 +30,7 @@ end
 -- Queue failed items again as if they had never run. Their scores are 0: due at once.
 local function retry()
   p.lap, p.state = lap, 'ready'
+  redis.call('ZREM', KEPT, p.handle)
   for _, suffix in ipairs(PART_KEYS) do redis.call('PERSIST', p.key .. suffix) end
   if p.failed == 0 then return end
   local failures, delayed = p.key .. '/failures', p.key .. '/delayed'

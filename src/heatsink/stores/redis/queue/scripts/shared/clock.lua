@@ -4,6 +4,7 @@
 --   the caller's wall clock,
 --   the time since the caller started,
 --   the slot's time as the caller estimates it (0: unknown).
+-- Scripts of partitions get a fifth number, the version of the plan that put the partition here.
 -- Scripts return `told`, the time that a caller may remember.
 local STEP_MS, AGREE_MS, BELIEVE_MS = 2000, 5000, 10000
 

@@ -20,6 +20,7 @@ local LANES, SERVICE, DEPTHS = root .. 'lanes', root .. 'service', root .. 'dept
 local CENSUS, AGES = root .. 'census', root .. 'ages'
 local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
 local LIVE = root .. 'live' -- handles of parts that were released and have not ended
+local KEPT = root .. 'kept' -- handles of parts that have ended, by the time until which they are kept
 
 -- Append new names at the end: a part's field `numbers` is how many names it was written with.
 local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
@@ -41,14 +42,25 @@ end
 do
   local stored = redis.call('HGETALL', META)
   for i = 1, #stored, 2 do
-    meta[stored[i]] = stored[i] == 'owner' and stored[i + 1] or tonumber(stored[i + 1])
+    local is_text = stored[i] == 'owner' or stored[i] == 'moved_to'
+    meta[stored[i]] = is_text and stored[i + 1] or tonumber(stored[i + 1])
   end
   for name, value in pairs(meta) do meta_was[name] = value end
+end
+
+-- A place that gave the partition away refuses callers whose plan is not newer than the move.
+local since = tonumber(string.match(ARGV[1], '%S+$'))
+if meta.moved and meta.moved >= since then
+  return redis.error_reply('PLACE ' .. meta.moved .. ' ' .. (meta.moved_to or ''))
 end
 
 -- Every script that changes something calls this first.
 local function begin()
   keep_time()
+  if since > (meta.held or 0) then -- the newest plan that has the partition here
+    redis.call('HSET', META, 'held', since)
+    meta.held, meta_was.held = since, since
+  end
   move_along(EXPIRY, still_due())
   move_along(STAGED, '-inf')
   if late > 0 and meta.until_ms > now - late then

@@ -1,0 +1,208 @@
+"""Moves a partition to another server while producers and workers run.
+
+    record    store in the plan that the partition moves. It gets no new parts from then on
+    prepare   make the new place ready, and see that it holds nothing that could be lost
+    close     once all parts have ended, the old place gives the partition away, in one atomic call
+              that leaves a tombstone with the version of the move. From then on the old place
+              refuses every call of a process whose plan is not newer
+    copy      copy parts that have ended: their failed items can be read and retried for a week
+    adopt     store in the plan that the partition is at its new place
+
+Every step is durable before the next one begins, and every step may be repeated. So a mover that
+was killed leaves a move that anybody can finish: the same command goes on where the other one
+stopped. Until the old place is closed, the partition works as before. A move that is given up
+leaves it where it is, with a new version, which is above that of the tombstone.
+
+If the queue's home lost its newest plans, a place may be closed although the plan has the partition
+there. Then `place` does not move anything. It only stores again where the partition is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import msgspec
+
+from heatsink.errors import Conflict, InvalidSetting, NotFound
+from heatsink.primitives.checks import shown
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.words import counted
+
+from .plan import HOME, Move, Place, QueuePlan, Spot, bare, named
+from .reconcile import Patience
+from .store import PlaceMarks, QueueStores
+
+ANY_VERSION = 2**53  # of calls that a closed place does not refuse
+LOOK_S = 0.2
+PAGE = 200
+COPIES = 8  # at a time
+
+
+class MoveProgress(msgspec.Struct, frozen=True):
+    """How far the move of a partition is: `items` still wait or run, `copied` parts were copied."""
+
+    partition: int
+    to: str
+    step: Literal["draining", "copying", "done"]
+    items: int = 0
+    parts: int = 0
+    copied: int = 0
+
+
+class Mover:
+    def __init__(
+        self, stores: QueueStores, patience: Patience, clock: Clock, first: QueuePlan
+    ) -> None:
+        self._stores = stores
+        self._call = patience.call
+        self._clock = clock
+        self._first = first
+        self._copied = 0
+
+    async def steps(self, partition: int, url: str) -> AsyncIterator[MoveProgress]:
+        """Move the partition to `url`, and tell how far the move is, until it is done."""
+        to = self._checked(url)
+        while True:
+            plan = await self._call(self._stores.fleet.plan, self._first)
+            if not 0 <= partition < plan.high_water:
+                last = plan.high_water - 1
+                raise NotFound(f"there is no partition {shown(partition)}: use 0 to {last}")
+            wanted = await self._next_plan(plan, partition, to)
+            if wanted is plan:
+                break
+            if wanted is not None:
+                await self._call(self._stores.fleet.change, wanted)
+                continue
+            move, source = plan.moves[partition], _any(plan.place(partition), partition)
+            await self._prepare(plan, partition, move)
+            left = await self._call(self._stores.moves.close_place, source, move.version, named(to))
+            if left.is_target:
+                await self._give_up(plan, partition)
+                raise InvalidSetting(
+                    f"{named(to)} is the server that holds partition {partition}: name another one",
+                    field="place",
+                )
+            if left.closed < move.version:
+                yield MoveProgress(partition, named(to), "draining", left.items, left.parts)
+                await self._clock.sleep(LOOK_S)
+                continue
+            async for step in self._copy(source, move):
+                yield step
+        await self._call(self._stores.queue.chores, partition, [])  # tells the new place that it is
+        yield MoveProgress(partition, named(to), "done", copied=self._copied)
+
+    def _checked(self, url: str) -> str:
+        if url == HOME or (isinstance(url, str) and "://" in url and self._is_home(url)):
+            return ""
+        self._stores.check_place(url)
+        return url
+
+    def _is_home(self, url: str) -> bool:
+        return bare(url) == self._stores.home
+
+    async def _next_plan(self, plan: QueuePlan, partition: int, to: str) -> QueuePlan | None:
+        """Return the next plan to store; None while the move goes on; `plan` itself at its end."""
+        place, move = plan.place(partition), plan.moves.get(partition)
+        is_mine = move is not None and to in (move.to, bare(move.to) if move.to else "")
+        if not is_mine:
+            marks = await self._call(self._stores.barrier.place, _any(place, partition))
+            if marks.moved >= place.since and (move is None or marks.moved > move.version):
+                return _found_again(plan, partition, to, marks)
+        if named(place.url) == named(to):
+            url = place.url if to == named(to) else to  # without a login, the known one stays
+            is_there = move is None and place.url == url
+            return plan if is_there else plan.placed(partition, url)
+        return None if is_mine else plan.moving(partition, to)
+
+    async def _prepare(self, plan: QueuePlan, partition: int, move: Move) -> None:
+        target = Spot(partition, move.to, ANY_VERSION)
+        prepared = await self._call(self._stores.moves.prepare, target, move.version)
+        if prepared < 0:
+            await self._give_up(plan, partition)
+            raise Conflict(
+                f"{named(move.to)} already holds parts of partition {partition}, which the move "
+                "would lose: name another Redis, or use another stage"
+            )
+
+    async def _give_up(self, plan: QueuePlan, partition: int) -> None:
+        """Leave the partition where it is."""
+        place = plan.place(partition)
+        await self._call(self._stores.fleet.change, plan.placed(partition, place.url))
+
+    async def _copy(self, source: Spot, move: Move) -> AsyncIterator[MoveProgress]:
+        """Copy all parts that have ended to the new place, and adopt it.
+
+        The tombstone must be durable before the first copy: only then the old place cannot change
+        any more. All copies must be durable before the new place is adopted. If a server has lost
+        something meanwhile, return: the next turn begins again.
+        """
+        number, target = int(source), Spot(int(source), move.to, ANY_VERSION)
+        if not await self._is_closed(source, move):
+            return
+        await self._call(self._stores.moves.take_over, source, target, move.version)
+        start, copied = 0, list[str]()
+        while page := await self._call(self._stores.moves.finished, source, start, PAGE):
+            start += len(page)
+            parts = [part for part in page if part]
+            await self._copy_page(source, target, move, parts)
+            copied += parts
+            self._copied = len(copied)
+            yield MoveProgress(number, named(move.to), "copying", copied=self._copied)
+        if await self._is_durable(target, move, copied):
+            await self._adopt(number, move)
+
+    async def _is_closed(self, source: Spot, move: Move) -> bool:
+        """Whether the old place has durably given the partition away with this move."""
+        marks: PlaceMarks = await self._call(self._stores.barrier.place, source)
+        return marks.moved == move.version
+
+    async def _copy_page(self, source: Spot, target: Spot, move: Move, parts: list[str]) -> None:
+        copy = self._stores.moves.copy
+        for first in range(0, len(parts), COPIES):
+            some = parts[first : first + COPIES]
+            await asyncio.gather(
+                *(self._call(copy, source, target, move.version, part) for part in some)
+            )
+
+    async def _is_durable(self, target: Spot, move: Move, parts: list[str]) -> bool:
+        """Read back what was copied. Returns False if the new place has lost some of it."""
+        pages = [parts[first : first + PAGE] for first in range(0, len(parts), PAGE)]
+        found: list[PlaceMarks] = await asyncio.gather(
+            *(self._call(self._stores.barrier.place, target, page) for page in pages or [[]])
+        )
+        is_prepared = all(marks.prepared == move.version for marks in found)
+        return is_prepared and sum(marks.parts for marks in found) == len(parts)
+
+    async def _adopt(self, partition: int, move: Move) -> None:
+        plan = await self._call(self._stores.fleet.plan, self._first)
+        if plan.moves.get(partition) == move:
+            await self._call(self._stores.fleet.change, plan.placed(partition, move.to))
+
+
+def _any(place: Place, partition: int) -> Spot:
+    """Return the spot of calls to this very place, closed or not."""
+    return Spot(partition, place.url, ANY_VERSION)
+
+
+def _found_again(plan: QueuePlan, partition: int, to: str, marks: PlaceMarks) -> QueuePlan:
+    """Return the plan after the home has lost plans: the partition is where it was moved to."""
+    here = named(plan.place(partition).url)
+    if named(to) not in (marks.to, here):
+        raise Conflict(
+            f"the queue's home has lost its newest plans: {here} gave partition {partition} to "
+            f"{marks.to} with version {marks.moved}; first run `heatsink bulk place {partition} "
+            f"{marks.to}`, or `heatsink bulk place {partition} {here}` if its items are still there"
+        )
+    return plan.placed(partition, to, after=marks.moved)
+
+
+def told(progress: MoveProgress) -> str:
+    """Return a line for people."""
+    if progress.step == "draining":
+        left = f"{counted(progress.items, 'item')} in {counted(progress.parts, 'part')}"
+        return f"waiting until {left} have ended"
+    if progress.step == "copying":
+        return f"copied {counted(progress.copied, 'part')} that have ended"
+    return f"partition {progress.partition} is at {progress.to}"

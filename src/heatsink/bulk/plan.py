@@ -1,0 +1,257 @@
+"""The queue's plan: how many partitions it has, and which server holds each of them.
+
+The plan is stored in the queue's home, so that all processes follow the same one. The first process
+founds it from its settings. `version` grows with every change.
+
+A partition is at its *place*: the URL of a Redis, or the queue's home. Each place has the version
+of the plan that put the partition there (`since`). A process sends this version with every call. A
+server that gave a partition away remembers the version of the move, and refuses every call with the
+same or an older one. So a process with an outdated plan cannot leave items where nobody runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from heatsink.errors import InvalidSetting, Misconfigured, Unavailable
+from heatsink.primitives.checks import shown
+from heatsink.primitives.words import counted
+
+from .settings import BulkSettings
+
+PARTITIONS = 16
+NUMBERS_MAX = 65_536
+HOME = "home"
+LEGACY = -1
+"""The number of the unpartitioned queue. Its keys in Redis have other names than the keys of
+partitions, so that partitioned and unpartitioned queues can run side by side."""
+_PORTS = {"redis": 6379, "rediss": 6379, "redis+cluster": 6379, "rediss+cluster": 6379}
+_SENTINEL_PORT = 26379
+
+
+class Spot(int):
+    """A partition's number, with the place at which the caller believes the partition to be.
+
+    Routers turn numbers into spots, and stores below a router get spots. A plain number is a
+    partition at the queue's home that has never moved.
+    """
+
+    url: str
+    since: int
+
+    def __new__(cls, number: int, url: str = "", since: int = 0) -> Self:
+        spot = super().__new__(cls, number)
+        spot.url, spot.since = url, since
+        return spot
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.url, self.since
+
+
+def spot_of(partition: int) -> Spot:
+    return partition if isinstance(partition, Spot) else Spot(partition)
+
+
+class PlaceClosed(Unavailable):
+    """The partition is not at this place any more, or is about to leave it.
+
+    `version` is the version of the move, and `to` the new place without login.
+    """
+
+    def __init__(self, partition: int, version: int, to: str) -> None:
+        super().__init__(
+            f"queue partition {partition} moves to {to or HOME} (version {version} of the queue's "
+            "plan): retry later; if nobody finishes the move, run `heatsink bulk place "
+            f"{partition} {to or HOME}`"
+        )
+        self.version = version
+        self.to = to
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a partition is: the URL of a Redis, or an empty text for the queue's home.
+
+    `since` is the version of the plan that put the partition there.
+    """
+
+    url: str = ""
+    since: int = 0
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A move of a partition that has begun: to which URL, and with which version of the plan."""
+
+    to: str
+    version: int
+
+
+class Founding(msgspec.Struct, frozen=True):
+    """What the queue was founded with. The URLs of `places` have no logins."""
+
+    partitions: int
+    places: dict[int, str] = {}
+
+
+class QueuePlan(msgspec.Struct, frozen=True):
+    """How many partitions the queue has. New parts go to the first `partitions` partitions.
+
+    `high_water` is the highest number of partitions that the queue ever had. Workers run the items
+    of all these partitions. `places` has the partitions that are not at the queue's home. `moves`
+    has those that are about to move: they get no new parts.
+    """
+
+    partitions: int
+    high_water: int
+    version: int = 0
+    places: dict[int, Place] = {}
+    moves: dict[int, Move] = {}
+    founded: Founding | None = None
+
+    def place(self, partition: int) -> Place:
+        return self.places.get(partition, Place())
+
+    def spot(self, partition: int) -> Spot:
+        place = self.place(partition)
+        return Spot(partition, place.url, place.since)
+
+    @property
+    def routes(self) -> tuple[dict[int, Place], dict[int, Move]]:
+        """What decides to which server a call goes, and where new parts go."""
+        return self.places, self.moves
+
+    def moving(self, partition: int, to: str) -> QueuePlan:
+        """Return the plan in which the partition gets no new parts, since it is to move."""
+        version = self.version + 1
+        return replace(self, moves={**self.moves, partition: Move(to, version)}, version=version)
+
+    def placed(self, partition: int, url: str, after: int = 0) -> QueuePlan:
+        """Return the plan that has the partition at `url`, with a version above `after`."""
+        version = max(self.version, after) + 1
+        moves = {number: move for number, move in self.moves.items() if number != partition}
+        places = {**self.places, partition: Place(url, version)}
+        return replace(self, places=places, moves=moves, version=version)
+
+    def repartitioned(self, partitions: int) -> QueuePlan:
+        most = max(self.high_water, partitions)
+        return replace(self, partitions=partitions, high_water=most, version=self.version + 1)
+
+    def reaching(self, partitions: int) -> QueuePlan:
+        """Return the plan whose workers run the items of at least so many partitions."""
+        most = max(self.high_water, partitions)
+        return replace(self, high_water=most, version=self.version + 1)
+
+
+class PartitionPlace(msgspec.Struct, frozen=True):
+    """Where a partition is, for people: URLs have no logins, and `home` is the queue's home.
+
+    `since` is the version of the plan that put it there. `moves_to` is empty unless it moves.
+    """
+
+    number: int
+    place: str
+    since: int
+    moves_to: str = ""
+
+
+def place_in(plan: QueuePlan, number: int) -> PartitionPlace:
+    place, move = plan.place(number), plan.moves.get(number)
+    to = named(move.to) if move else ""
+    return PartitionPlace(number, named(place.url), place.since, to)
+
+
+def bare(url: str) -> str:
+    """Return the URL without login and options: URLs with the same bare form name one server."""
+    parts = urlsplit(url)
+    port = _PORTS.get(parts.scheme, _SENTINEL_PORT if "sentinel" in parts.scheme else 0)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    named = [host if _has_port(host) or not port else f"{host}:{port}" for host in hosts]
+    path = parts.path.strip("/")
+    is_default = path == "0" and parts.scheme in _PORTS
+    tail = f"/{path}" if path and not is_default else ""
+    return f"{parts.scheme}://{','.join(named)}{tail}"
+
+
+def _has_port(host: str) -> bool:
+    return ":" in host.rpartition("]")[2]
+
+
+def named(url: str) -> str:
+    """Return the name of a place for people: without login, and `home` for the queue's home."""
+    return bare(url) if url else HOME
+
+
+def partition_number(partition: object) -> int:
+    """Return the number of a partition. In settings from a TOML file, the number is text."""
+    text = str(partition)
+    if text == str(LEGACY) or (text.isdecimal() and int(text) < NUMBERS_MAX):
+        return int(text)
+    raise InvalidSetting(
+        f"each key of BulkSettings(places=…) must be a partition number, not {shown(partition)}",
+        field="places",
+    )
+
+
+def founding(settings: BulkSettings, home: str) -> QueuePlan:
+    """Return the plan of a queue that is founded with these settings. `home` is its bare URL."""
+    partitions = settings.partitions or PARTITIONS
+    given = {partition_number(number): url for number, url in settings.places.items()}
+    away = {number: url for number, url in given.items() if bare(url) != home}
+    return QueuePlan(
+        partitions,
+        partitions,
+        places={number: Place(url) for number, url in away.items()},
+        founded=Founding(partitions, {number: bare(url) for number, url in away.items()}),
+    )
+
+
+def check_follows(settings: BulkSettings, plan: QueuePlan, home: str) -> list[str]:
+    """Compare what a process was started with with the stored plan.
+
+    Raises `Misconfigured` if a setting is neither what the queue was founded with nor what it has
+    now. Returns a warning for each setting that an operator has changed since.
+    """
+    mine, founded = founding(settings, home), plan.founded or Founding(plan.partitions)
+    warnings = []
+    if settings.partitions not in (None, plan.partitions):
+        wrong = _wrong_partitions(mine.partitions, plan.partitions, founded.partitions)
+        if mine.partitions != founded.partitions:
+            raise Misconfigured(wrong, field="partitions")
+        warnings.append(wrong)
+    if settings.places:
+        for number in sorted({*mine.places, *plan.places}):
+            wanted, stored = named(mine.place(number).url), named(plan.place(number).url)
+            if wanted == stored:
+                continue
+            wrong = _wrong_place(number, wanted, stored)
+            if wanted != founded.places.get(number, HOME):
+                raise Misconfigured(wrong, field="places")
+            warnings.append(wrong)
+    return warnings
+
+
+def _wrong_partitions(mine: int, stored: int, founded: int) -> str:
+    since = f" (founded with {founded})" if founded != stored else ""
+    return (
+        f"partitions is {mine}, but this queue has {counted(stored, 'partition')}{since}: leave "
+        "partitions (--partitions) out, since the queue stores the number, or change the queue "
+        f"with `heatsink bulk repartition {mine}`"
+    )
+
+
+def _wrong_place(number: int, mine: str, stored: str) -> str:
+    return (
+        f"places puts partition {number} at {mine}, but this queue has it at {stored}: leave "
+        "places (--place) out, since the queue stores them, or move the partition with "
+        f"`heatsink bulk place {number} {mine}`"
+    )
+
+
+def places_of(texts: Mapping[str, str]) -> dict[int, str]:
+    """Return the places in settings from the command line or a file, by partition number."""
+    return {partition_number(number): url for number, url in texts.items()}

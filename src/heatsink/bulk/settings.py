@@ -1,0 +1,69 @@
+"""The settings of the queue of bulk actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.checks import (
+    CheckedStruct,
+    check_kind,
+    check_number,
+    check_whole,
+    shown,
+)
+
+from .actions import check_prefixes
+
+PARTITIONS_MAX = 1_024
+REPLICAS_MAX = 100
+Durability = Literal["fsync", "relaxed"]
+
+
+class BulkSettings(CheckedStruct, frozen=True):
+    """Settings of the queue of bulk actions. All processes that use a queue need the same settings.
+
+    `BulkSettings(partitions=32, weights={"acme": 2.0})` gives one tenant a double share. An invalid
+    value raises `InvalidSetting`. `partitions` and `places` found a queue: the first process stores
+    them in the queue, and all processes follow what is stored. A process that was started with
+    other values is refused with `Misconfigured`.
+    """
+
+    partitions: int | None = None
+    """Number of partitions of a new queue; 16 if it is not set. Later only `repartition` changes
+    the number."""
+    partitioned: bool = True
+    """`False` uses the unpartitioned queue, for a rollout without downtime."""
+    stage: str = "default"
+    """Separates deployments that share a Redis."""
+    durability: Durability = "fsync"
+    """`relaxed` accepts a batch before it is on disk."""
+    replicas: int | None = None
+    """How many replicas must acknowledge a batch before it is accepted. By default, all replicas
+    that are connected. A fail-over loses nothing if every replica that may be promoted must
+    acknowledge."""
+    places: Mapping[int, str] = {}
+    """Partitions of a new queue that another Redis holds, by number: `{3: "redis://other"}`. Later
+    only `place` moves a partition."""
+    deadline_s: float = 30.0
+    """How long a call retries while the queue does not answer."""
+    weights: Mapping[str, float] = {}
+    """Weights of tenants: a tenant with weight 2.0 gets twice the worker time of one that is not
+    listed here."""
+    webhooks: tuple[str, ...] = ()
+    """URL prefixes that may be called when a batch is done: a host, or the start of a path."""
+
+    def __post_init__(self) -> None:
+        if self.partitions is not None:
+            check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
+        check_kind("partitioned", self.partitioned, bool)
+        check_number("deadline_s", self.deadline_s, 0.1, 3_600)
+        if self.durability not in get_args(Durability):
+            wrong = f"durability must be 'fsync' or 'relaxed', not {shown(self.durability)}"
+            raise InvalidSetting(wrong, field="durability")
+        if self.replicas is not None:
+            check_whole("replicas", self.replicas, 0, REPLICAS_MAX)
+        for tenant, weight in self.weights.items():
+            check_number(f"weights[{tenant!r}]", weight, 0.001, 1_000)
+        check_prefixes("webhooks", self.webhooks)
