@@ -102,6 +102,8 @@ class World:
         self.server_clock = SkewedClock()
         machines = 2 if seed % 3 == 0 else 1
         self.server = LossyServer(self.server_clock, self.rng, machines)
+        self.moves = machines > 1
+        self.imports: set[str] = set()
         self.loses_power = seed % 4 != 0
         self.fails_over = seed % 4 == 3
         self.is_damaged = seed % 5 == 4
@@ -110,7 +112,8 @@ class World:
         self.weights: Any = None
         self.producers = [Node(f"producer-{n}", self) for n in range(2)]
         self.consumers = [Node(f"consumer-{n}", self) for n in range(3)]
-        self.nodes = [*self.producers, *self.consumers]
+        self.importer = Node("producer-slow", self)
+        self.nodes = [*self.producers, *self.consumers, self.importer]
         self.acts: dict[asyncio.Task[None], None] = {}
         self.context = copy_context()
 
@@ -132,7 +135,8 @@ class World:
             self._forever(self._submit, 0.4),
             self._forever(self._operate, 0.3),
             self._forever(self._repartition, 6.0),
-            self._forever(self._move, 0.6 if len(self.server.machines) > 1 else 1e9),
+            self._forever(self._move, 0.6 if self.moves else 1e9),
+            self._forever(self._import, 1.5 if self.moves else 1e9),
             self._forever(self._make_trouble, 0.6),
             self._forever(self._lose_power, 4.0 if self.loses_power else 1e9),
             self._forever(self._damage, 5.0 if self.is_damaged else 1e9),
@@ -177,6 +181,15 @@ class World:
         else:
             await self._submit_until_known(batch)
 
+    async def _import(self) -> None:
+        """A process that knows an old plan when its items come at last."""
+        batch = Submitted(f"b{len(self.history.submitted)}", "work", "ann", 5, "")
+        self.history.submitted[batch.id] = batch
+        self.imports.add(batch.id)
+        if self.importer.is_up:
+            result = await self._on(self.importer, lambda bulk: self._submit_once(bulk, batch))
+            batch.accepted = not isinstance(result, BaseException)
+
     async def _submit_until_known(self, batch: Submitted) -> None:
         """Tries again with the same id, here or elsewhere, unless it gives up half way."""
         for _ in range(self.rng.choice((1, 2, 3, 6))):
@@ -202,6 +215,8 @@ class World:
     async def _stream(self, batch: Submitted, bulk: Bulk) -> AsyncIterator[list[Any]]:
         breaks = self.rng.random() < 0.15
         pause_s = self.rng.choice((0.0, 0.0, 0.01, 0.3))
+        if batch.id in self.imports:
+            await asyncio.sleep(self.rng.uniform(0.0, 4.0))
         for index in range(batch.size):
             await asyncio.sleep(pause_s)
             if breaks and index > batch.size // 2:
@@ -242,6 +257,7 @@ class World:
         if node is None or plan is None:
             return
         pending = [(number, move.to) for number, move in sorted(plan.moves.items())]
+        pending += [(number, plan.place(number).url) for number, _ in pending]
         idle = [n for n in range(plan.high_water) if self._is_idle(plan.spot(n))]
         others = [*idle, *idle, self.rng.randrange(plan.high_water)]
         number, url = self.rng.choice(
@@ -261,12 +277,16 @@ class World:
 
     async def _placed(self, bulk: Bulk, number: int, url: str, patience_s: float) -> bool:
         """Whether the partition was moved in time."""
-        before = (await bulk.plan()).place(number)
+        before = (await bulk.plan()).spot(number)
         try:
             async with asyncio.timeout(patience_s):
-                return (await bulk.place(number, url or "home")).since != before.since
+                async for step in bulk.moving(number, url or "home"):
+                    is_closed = step.step != "draining"
+                    if is_closed and self.loses_power and self.rng.random() < 0.3:
+                        self._lose_power_soon()
         except TimeoutError:
             return False
+        return (await bulk.plan()).spot(number).place != before.place
 
     # -- what goes wrong -------------------------------------------------------------------
 
