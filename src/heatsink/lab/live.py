@@ -13,9 +13,9 @@ from functools import partial
 import msgspec
 
 from heatsink.bulk.actions import Actions
-from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
+from heatsink.bulk.settings import BulkSettings
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
 from heatsink.errors import Unavailable
