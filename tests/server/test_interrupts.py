@@ -120,6 +120,8 @@ CASES: dict[str, tuple[tuple[str, ...], Condition]] = {
     "bulk list": (QUEUE, Running.connects),
     "bulk pause": (("batch", *QUEUE), Running.connects),
     "bulk repartition": (("8", *QUEUE), Running.connects),
+    "bulk places": (QUEUE, Running.connects),
+    "bulk place": (("1", "redis://other", *QUEUE), Running.connects),
     "bulk resume": (("batch", *QUEUE), Running.connects),
     "bulk retry-failed": (("batch", *QUEUE), Running.connects),
     "bulk status": (("batch", *QUEUE), Running.connects),

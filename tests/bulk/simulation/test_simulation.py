@@ -43,6 +43,10 @@ FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
     "time_that_runs_backwards": 15,
     "a_forward_step_that_is_believed_at_once": 2,
     "a_gap_that_nobody_may_refuse": 2,
+    "a_closed_place_that_still_answers": 9,
+    "a_partition_given_away_with_its_parts": 15,
+    "a_place_adopted_before_all_is_copied": 3,
+    "a_tombstone_that_is_not_durable": 18,
 }
 
 
@@ -69,6 +73,7 @@ def test_runs_are_not_vacuous() -> None:
     assert events["accepted"] > 7 * seeds
     assert min(events[verb] for verb in ("_pause", "_resume", "_cancel", "_retry_failed")) > 0
     assert min(events["stepped back"], events["stepped ahead"]) > 2
+    assert events["moved"] > 0
     assert {"Overloaded", "Conflict"} <= errors.keys()
     assert any(count > 1 for history in histories for count in history.starts.values())
 
