@@ -178,6 +178,7 @@ async def test_a_partition_moves_while_workers_and_producers_run(tmp_path: Path)
             connect_queue(home.url, settings) as queue,
             connect_queue(home.url, settings) as old,
         ):
+            await queue.bulk.plan()  # founds the queue
             with serving(tmp_path, "app:actions", *flags, command="worker"):
                 held = await queue.bulk.submit("hold", [0], id=one_in(1, 0), spread=False)
                 assert (await old.bulk.status(held.id)).accepted == 1
