@@ -227,5 +227,5 @@ async def test_without_hooks_nothing_is_wrapped() -> None:
 
 def test_the_flag_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-    with pytest.raises(InvalidSetting, match=r"heatsink\[otel\]"):
+    with pytest.raises(InvalidSetting, match=r"\[otel\]"):
         tracing_hooks(True)

@@ -45,7 +45,12 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marked = {item.nodeid.partition("[")[0] for item in items if item.get_closest_marker("sleeps")}
+    marked = set[str]()
+    for item in items:
+        if mark := item.get_closest_marker("sleeps"):
+            marked.add(name := item.nodeid.partition("[")[0])
+            if not mark.args or not str(mark.args[0]).strip():
+                raise pytest.UsageError(f'{name}: say why: @pytest.mark.sleeps("reason")')
     if len(marked) > EXCEPTIONS_MAX:
         names = ", ".join(sorted(marked))
         raise pytest.UsageError(f"{len(marked)} tests may sleep, {EXCEPTIONS_MAX} at most: {names}")

@@ -17,9 +17,9 @@ from heatsink.registry.decisions import PIN, Decision
 from heatsink.timelines.modes import mode_of
 
 HOT, WARM = "conv_launch", "conv_team"
-BODY = "x" * 100_000  # a hundred units a message: hot without wearing out the machine
+BODY = "x" * 300_000  # three hundred units a message: hot without wearing out the machine
 WRITERS = 3
-EVERY_S = 0.1
+EVERY_S = 0.3
 PULLED = "grace"
 
 
@@ -45,7 +45,7 @@ def _write(url: str, stop: Event) -> None:
             api.post(f"/v1/conversations/{HOT}/messages", json={"body": BODY})
             if turn % 3 == 0:
                 api.get(f"/v1/conversations/{HOT}/messages", params={"limit": 1, "fresh_for": 0.5})
-                api.post(f"/v1/conversations/{WARM}/messages", json={"body": BODY[:20_000]})
+                api.post(f"/v1/conversations/{WARM}/messages", json={"body": BODY[:60_000]})
             if turn % 4 == 0:
                 api.get("/v1/timelines/reader1/home")
             if turn % 5 == 0:
