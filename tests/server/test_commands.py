@@ -22,8 +22,10 @@ import heatsink
 from heatsink.cli import main
 from heatsink.emulator.server import running_engine
 from heatsink.emulator.settings import EngineSettings
+from heatsink.errors import InvalidBody
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.ids import IdScheme, Snowflake, Ulid, Uuid7
+from heatsink.server.commands.bulk import read_items
 from heatsink.server.commands.coordinator import ids_of
 from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials
 from heatsink.stores.embedded import free_port
@@ -364,3 +366,41 @@ def test_a_setting_that_does_not_exist_is_a_wrong_command(
         pass
     line = said(run("settings", *words, "--store", f"sqlite:///{tmp_path}/x.db"), code=2)
     assert "there is no setting 'nope'" in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("settings", "get", "rules.shrink"),
+        ("settings", "unset", "rules.shrink"),
+        ("settings", "list"),
+        ("decisions",),
+    ],
+)
+def test_a_command_does_not_create_a_store_by_a_typo(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    line = said(run(*words, "--store", f"sqlite:///{tmp_path}/wrogn.db"), code=2)
+    assert f"there is no database {tmp_path}/wrogn.db" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_of_a_queue_that_nobody_shares_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lonely_app.py").write_text("from heatsink.bulk import Actions\na = Actions()\n")
+    monkeypatch.chdir(tmp_path)
+    line = said(run("worker", "lonely_app:a", "--queue", "memory://"), code=2)
+    assert "memory:// is private to its process" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("", "is empty: its first line must name the columns"), ("a,b,a\n1,2,3\n", "'a' twice")],
+)
+def test_a_csv_file_without_a_usable_header_is_refused(
+    text: str, complaint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "items.csv").write_text(text)
+    with pytest.raises(InvalidBody, match=complaint):
+        list(read_items(tmp_path / "items.csv"))

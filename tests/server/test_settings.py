@@ -88,5 +88,7 @@ def test_memory_has_no_settings_to_share() -> None:
 def test_files_of_a_new_store_are_not_needed(tmp_path: Path) -> None:
     """The first command may found the store, as the first process of a deployment does."""
     url = f"sqlite:///{tmp_path}/new.db"
-    assert run("set", "workers.base", "4", "--reason", "small", "--store", url).exit_code == 0
+    founded = run("set", "workers.base", "4", "--reason", "small", "--store", url)
+    assert founded.exit_code == 0
+    assert f"there was no database {tmp_path}/new.db: a new one is made" in founded.stderr
     assert answered("get", "workers.base", "--store", url)["value"] == 4

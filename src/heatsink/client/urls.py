@@ -72,6 +72,15 @@ def has_slashes(url: str) -> bool:
     return url.partition(":")[2].startswith("//")
 
 
+def missing_file(url: str) -> Path | None:
+    """Return the file of a sqlite:// URL if it does not exist yet, otherwise None."""
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite":
+        return None
+    file = _sqlite_file(parts, must_exist=False)
+    return None if file.is_file() else file
+
+
 def open_alone(url: str, clock: Clock) -> SqliteAlone:
     """Open a SQLite store exclusively. Raises while another process has the store open."""
     parts = urlsplit(url)

@@ -96,9 +96,9 @@ class Times(msgspec.Struct, frozen=True):
     errors_for: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number("fresh_for", self.fresh_for, 0)
-        check_number("stale_for", self.stale_for, 0)
-        check_number("errors_for", self.errors_for, 0)
+        check_number("fresh_for", self.fresh_for, 0, unit="seconds")
+        check_number("stale_for", self.stale_for, 0, unit="seconds")
+        check_number("errors_for", self.errors_for, 0, unit="seconds")
         if self.fresh_for > self.stale_for:
             least = f"at least fresh_for ({self.fresh_for:g} s)"
             raise InvalidSetting(

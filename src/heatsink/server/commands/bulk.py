@@ -47,6 +47,7 @@ def _csv(file: Path) -> Iterator[Any]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             rows = csv.DictReader(lines, strict=True)
+            _check_header(file, rows.fieldnames)
             for row in rows:
                 if None in row or None in row.values():
                     raise InvalidBody(
@@ -56,6 +57,13 @@ def _csv(file: Path) -> Iterator[Any]:
                 yield row
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidBody(f"{file.name} cannot be read as CSV in UTF-8: {error}") from None
+
+
+def _check_header(file: Path, names: Sequence[str] | None) -> None:
+    if not names:
+        raise InvalidBody(f"{file.name} is empty: its first line must name the columns")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidBody(f"{file.name} names the column {twice[0]!r} twice: rename one of them")
 
 
 def _json_lines(file: Path) -> Iterator[Any]:

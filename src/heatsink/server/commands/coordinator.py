@@ -5,6 +5,7 @@ One coordinator leads, others stand by.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from socket import socket
 from typing import Any
@@ -21,7 +22,7 @@ from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.prometheus import QueueCollector, StatusCollector
 from heatsink.client.status import Status
-from heatsink.client.urls import open_stores
+from heatsink.client.urls import missing_file, open_stores
 from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.ids import IdScheme, Uuid7, scheme_named
@@ -50,6 +51,8 @@ from heatsink.server.shell import (
     tell,
 )
 from heatsink.spread.policy import BucketRules
+
+logger = logging.getLogger("heatsink")
 
 
 def check_store(url: str) -> None:
@@ -82,6 +85,8 @@ def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
     with endpoint.listening() as listeners:
 
         async def start(ending: Ending) -> None:
+            if (file := missing_file(store)) is not None:
+                logger.warning("there was no database %s: a new one is made", file)
             ids = await ids_of(store, SystemClock())
             client = connect(store, ids=ids, **settings)
             scales_workers = bool(settings.get("queue"))
@@ -91,9 +96,12 @@ def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
     tell("stopped", "stopped; if this coordinator led, another one can lead now")
 
 
-async def ids_of(url: str, clock: Clock) -> IdScheme:
-    """Return the id scheme of a store, or the default scheme if the store is new."""
-    stores = open_stores(url, clock)
+async def ids_of(url: str, clock: Clock, must_exist: bool = False) -> IdScheme:
+    """Return the id scheme of a store, or the default scheme if the store is new.
+
+    With `must_exist`, raises `InvalidSetting` if the store's file is missing.
+    """
+    stores = open_stores(url, clock, must_exist)
     try:
         await stores.open()
         return scheme_named((await stores.registry.meta()).meta.id_scheme)

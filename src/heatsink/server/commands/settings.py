@@ -64,8 +64,10 @@ class ThroughStore:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def _with(self, work: Callable[[BlockingDeploymentSettings], Any]) -> Any:
-        with opened(self._url) as hs:
+    def _with(
+        self, work: Callable[[BlockingDeploymentSettings], Any], may_found: bool = False
+    ) -> Any:
+        with opened(self._url, may_found) as hs:
             return work(hs.settings)
 
     def all(self) -> list[dict[str, Any]]:
@@ -75,7 +77,8 @@ class ThroughStore:
         return _line(self._with(lambda settings: settings.get(name)))
 
     def set(self, name: str, value: str, reason: str, by: str) -> dict[str, Any]:
-        return _line(self._with(lambda of: of.set(name, value, reason=reason, by=by)))
+        found = self._with(lambda of: of.set(name, value, reason=reason, by=by), may_found=True)
+        return _line(found)
 
     def unset(self, name: str, reason: str) -> dict[str, Any]:
         return _line(self._with(lambda settings: settings.unset(name, reason=reason)))

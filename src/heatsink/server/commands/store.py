@@ -12,6 +12,7 @@ import msgspec
 
 from heatsink.client import connect
 from heatsink.client.blocking import BlockingHeatsink, connect_sync
+from heatsink.client.urls import missing_file
 from heatsink.primitives.clock import SystemClock
 from heatsink.registry.decisions import Decision
 from heatsink.server.api.calls.operations import lines_of
@@ -33,10 +34,16 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def opened(url: str) -> Iterator[BlockingHeatsink]:
-    """Yield a client of the store. The client never leads."""
+def opened(url: str, may_found: bool = False) -> Iterator[BlockingHeatsink]:
+    """Yield a client of the store. The client never leads.
+
+    If the store's file is missing, create it and say so, or raise `InvalidSetting` unless
+    `may_found` is true.
+    """
     check_store(url)
-    ids = asyncio.run(ids_of(url, SystemClock()))
+    if may_found and (file := missing_file(url)) is not None:
+        click.echo(f"heatsink: there was no database {file}: a new one is made", err=True)
+    ids = asyncio.run(ids_of(url, SystemClock(), must_exist=not may_found))
     with connect_sync(url, coordinate=False, ids=ids) as hs:
         yield hs
 
@@ -62,7 +69,7 @@ def decisions_in(url: str, limit: int, follow: bool) -> Iterator[list[dict[str, 
 async def publish_in(url: str, decisions: Sequence[Decision]) -> None:
     """Write decisions to the history of the registry in this store."""
     check_store(url)
-    ids = await ids_of(url, SystemClock())
+    ids = await ids_of(url, SystemClock(), must_exist=True)
     async with connect(url, coordinate=False, ids=ids) as hs:
         await hs.parts.registry.publish(decisions, term=None)
 

@@ -20,6 +20,7 @@ from heatsink.bulk.work.consumer import WORKERS_MAX, Consumer
 from heatsink.client import connect
 from heatsink.client.prometheus import WorkCollector
 from heatsink.client.queue import Queue, connect_queue
+from heatsink.client.urls import missing_file
 from heatsink.errors import InvalidSetting, Retryable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import Hook
@@ -154,6 +155,12 @@ async def _open(
     hooks: list[Hook],
     stack: AsyncExitStack,
 ) -> Consumer:
+    if queue.startswith("memory:"):
+        raise InvalidSetting(
+            "memory:// is private to its process, so this worker would get no item: name the queue "
+            "of your app servers",
+            field="queue",
+        )
     if (folder := absent_queue(queue)) is not None:
         logger.warning("there was no queue in %s: a new one is made there", folder)
     if store is None:
@@ -162,6 +169,8 @@ async def _open(
         await stack.enter_async_context(client)
         return client.worker(table, **consumer)
     name = consumer.pop("name")
+    if (file := missing_file(store)) is not None:
+        logger.warning("there was no database %s: a new one is made", file)
     heatsink = connect(store, queue=queue, hooks=hooks, bulk=settings, name=name, coordinate=False)
     await stack.enter_async_context(heatsink)
     return heatsink.worker(table, **consumer)

@@ -29,7 +29,7 @@ export function lines(element, run, lines, { top = 1, limit, text, unit = "" } =
     margin: { l: 50, r: 10, t: lines.length > 1 ? 26 : 8, b: 26 },
     xaxis: overSeconds(element, run),
     yaxis: { range: [0, 1.08 * highest], ticksuffix: unit },
-    ...bound(limit, text, "left"), // where lines begin, they are low
+    ...bound(limit, element.clientWidth < NARROW ? undefined : text, "left"), // where lines begin, they are low
   }), CONFIG);
 }
 
