@@ -26,6 +26,7 @@ from .world import World, on_virtual_time
 
 HOME = "redis://home:6379"
 OTHER = "redis://other:6379"
+SECRET = "hush-7"  # noqa: S105 (of a server that this test starts)
 ACTIONS = """
 import asyncio
 import os
@@ -211,3 +212,31 @@ async def test_a_partition_moves_while_workers_and_producers_run(tmp_path: Path)
 
 async def _moves(bulk: Bulk) -> bool:
     return bool((await bulk.places())[1].moves_to)
+
+
+async def test_commands_show_places_and_moves_without_passwords(tmp_path: Path) -> None:
+    with (
+        real(lambda: RedisServer(append_only=True)) as home,
+        real(lambda: RedisServer(append_only=True, password=SECRET)) as other,
+    ):
+        url = f"redis://:{SECRET}@{other.address}"
+        settings = BulkSettings(durability="relaxed", partitions=2, places={1: url})
+        async with connect_queue(home.url, settings) as queue:
+            plan = await queue.bulk.plan()
+            await queue.stores.fleet.change(plan.moving(0, url))
+        flags = ("--queue", home.url)
+        listed = run_command("bulk", "places", *flags, folder=tmp_path)
+        found = run_command("doctor", "--data", str(tmp_path), *flags, folder=tmp_path)
+        again = run_command("bulk", "place", "1", bare(url), *flags, "--json", folder=tmp_path)
+        wrong = run_command("bulk", "place", "7", url, *flags, folder=tmp_path)
+    assert [line.split() for line in listed.stdout.splitlines()] == [
+        ["partition", "place"],
+        ["0", "home", "moves", "to", bare(url)],
+        ["1", bare(url)],
+    ]
+    assert "2 partitions on 2 Redis servers; to move: 0" in found.stdout
+    assert f"heatsink bulk place 0 {bare(url)}" in " ".join(found.stdout.split())
+    assert f'"place":"{bare(url)}"' in again.stdout, "it is there, with the login that is known"
+    assert "there is no partition 7: use 0 to 1" in wrong.stderr
+    for said in (listed, found, again, wrong):
+        assert SECRET not in said.stdout + said.stderr

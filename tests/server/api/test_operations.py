@@ -195,6 +195,7 @@ async def test_workers_of_a_partition_can_be_pinned(api: AsyncClient, hs: Heatsi
 
         async def line() -> dict[str, Any]:
             lines = (await api.get("/v1/queue-partitions")).json()["partitions"]
+            assert {(line["place"], line["moves_to"]) for line in lines} == {("home", "")}
             return dict(lines[3])
 
         for _ in range(200):
