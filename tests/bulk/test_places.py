@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from heatsink.bulk import Bulk, BulkSettings
-from heatsink.bulk.plan import Founding, Place, bare, check_follows, founding, named
+from heatsink.bulk.plan import Founding, Place, QueuePlan, bare, check_follows, founding, named
 from heatsink.bulk.submit import hand
 from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidSetting, Misconfigured
@@ -240,3 +240,15 @@ async def test_commands_show_places_and_moves_without_passwords(tmp_path: Path) 
     assert "there is no partition 7: use 0 to 1" in wrong.stderr
     for said in (listed, found, again, wrong):
         assert SECRET not in said.stdout + said.stderr
+
+
+async def test_a_place_that_is_not_durable_is_refused_before_anything_moves() -> None:
+    with real(lambda: RedisServer(append_only=True)) as home, real(RedisServer) as other:
+        async with connect_queue(home.url, BulkSettings(partitions=2)) as queue:
+            with pytest.raises(Misconfigured, match="appendonly"):
+                await queue.bulk.place(1, other.url)
+            assert not (await queue.bulk.plan()).moves
+            with pytest.raises(InvalidSetting, match="places"):
+                await queue.bulk.place(1, "http://other")
+    assert SECRET not in repr(QueuePlan(2, 2).moving(1, f"redis://:{SECRET}@other"))
+    assert SECRET not in repr(QueuePlan(2, 2).placed(1, f"redis://:{SECRET}@other"))

@@ -114,7 +114,11 @@ class Mover:
             url = place.url if to == named(to) else to  # without a login, the known one stays
             is_there = move is None and place.url == url
             return plan if is_there else plan.placed(partition, url)
-        return None if is_mine else plan.moving(partition, to)
+        if is_mine:
+            return None
+        target = Spot(partition, to, ANY_VERSION)
+        await self._call(self._stores.barrier.place, target)  # raises if it is not durable
+        return plan.moving(partition, to)
 
     async def _prepare(self, plan: QueuePlan, partition: int, move: Move) -> None:
         target = Spot(partition, move.to, ANY_VERSION)

@@ -83,12 +83,20 @@ class Place(msgspec.Struct, frozen=True):
     url: str = ""
     since: int = 0
 
+    def __repr__(self) -> str:
+        """Return a text without the login in the URL."""
+        return f"Place({named(self.url)!r}, since={self.since})"
+
 
 class Move(msgspec.Struct, frozen=True):
     """A move of a partition that has begun: to which URL, and with which version of the plan."""
 
     to: str
     version: int
+
+    def __repr__(self) -> str:
+        """Return a text without the login in the URL."""
+        return f"Move({named(self.to)!r}, version={self.version})"
 
 
 class Founding(msgspec.Struct, frozen=True):

@@ -352,8 +352,9 @@ _steering(
 def repartition(count: int, as_json: bool, **options: Any) -> None:
     """Change the queue's number of partitions to COUNT. Producers and workers may keep running."""
     plan = _with_bulk(lambda bulk: bulk.repartition(count), **options)
-    if as_json:
-        _print_json(plan)
+    if as_json:  # without places: their URLs may have passwords
+        names = ("partitions", "high_water", "version")
+        _print_json({name: getattr(plan, name) for name in names})
         return
     used = counted(plan.partitions, "partition")
     click.echo(f"new batches use {used}; queued items stay where they are")

@@ -213,6 +213,7 @@ class _Server:
     async def _confirmed(self, reads: list[Read]) -> list[Any]:
         if self._asks and self._syncs_itself is None:
             await self.verify()
+            await self.verify_room()
         while True:
             wanted = self._connected if self._replicas is None else self._replicas
             found, acknowledged = await self._pipeline(reads, wanted)
