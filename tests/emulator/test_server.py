@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import zlib
 from math import inf, nan
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from heatsink.emulator.adaptation import Adaptation
+from heatsink.emulator.browsers import packed, unpacked
 from heatsink.emulator.engine import OPERATIONS, TEND_S
 from heatsink.emulator.server import TEND_AGAIN_S, running_engine
 from heatsink.emulator.settings import EngineSettings
@@ -189,7 +191,7 @@ async def test_bodies_may_be_compressed(name: bytes, bits: int) -> None:
         assert (await wire.answer())[0] == 200
         wire.writer.write(request(body[:-4], LIST + b"Content-Encoding: %s\r\n" % name))
         status, refusal = await wire.answer()
-        assert (status, b"SerializationException" in refusal) == (400, True)
+        assert (status, b"cut off" in refusal) == (500, True)
         wire.writer.write(request(b"{}", LIST + b"Accept-Encoding: %s\r\n" % name))
         head, _ = await wire.both()
         assert b"Content-Encoding" not in head  # too short
@@ -200,7 +202,7 @@ async def test_a_long_answer_is_compressed_for_whoever_accepts_it() -> None:
     async with running_engine(ANY_PORT, SystemClock()) as url:
         wire = await connect(url)
         for number in range(50):
-            body = CREATE % (b"a-table-with-a-long-name-%02d" % number)
+            body = CREATE % (b"a-table-with-a-long-name-%02d%s" % (number, b"-" * 60))
             wire.writer.write(request(body, LIST.replace(b"ListTables", b"CreateTable")))
             assert (await wire.answer())[0] == 200
         wire.writer.write(request(b"{}", LIST + b"Accept-Encoding: br, gzip;q=0.8\r\n"))
@@ -214,6 +216,30 @@ async def test_a_long_answer_is_compressed_for_whoever_accepts_it() -> None:
         wire.writer.close()
 
 
+@pytest.mark.parametrize(
+    ("accepted", "chosen"),
+    [
+        (b"gzip, deflate", b"gzip"),
+        (b"br, identity, deflate, gzip", b"deflate"),
+        (b"gzip;q=0.2, deflate; q = 0.5", b"deflate"),
+        (b"*", b"gzip"),
+        (b"*, gzip;q=0.5", b"deflate"),
+        (b"gzip;q=0", None),
+        (b"*;q=0", None),
+        (b"identity", None),
+        (b"", None),
+    ],
+)
+def test_the_client_chooses_the_encoding(accepted: bytes, chosen: bytes | None) -> None:
+    found = packed(b"x" * 5_000, accepted)
+    assert (found and found[1]) == chosen
+
+
+def test_gzip_members_may_follow_each_other() -> None:
+    body = gzip.compress(b"one ") + gzip.compress(b"two") + b"junk"
+    assert unpacked(body, b"gzip", 100) == b"one two"
+
+
 async def test_a_small_body_that_unpacks_to_a_large_one_is_refused() -> None:
     machine = zlib.compressobj(wbits=31)
     body = machine.compress(b" " * (17 * 1_024 * 1_024)) + machine.flush()
@@ -221,7 +247,7 @@ async def test_a_small_body_that_unpacks_to_a_large_one_is_refused() -> None:
         wire = await connect(url)
         wire.writer.write(request(body, LIST + b"Content-Encoding: gzip\r\n"))
         status, refusal = await wire.answer()
-        assert (status, b"too large" in refusal) == (400, True)
+        assert (status, b"too large" in refusal) == (413, True)
         wire.writer.close()
 
 

@@ -108,7 +108,7 @@ def test_capacity_and_billing_mode_change(clock: ManualClock) -> None:
     assert "will not change" in update(calls, ProvisionedThroughput=larger)["message"]
     update(calls, **ON_DEMAND)
     settle(calls)
-    assert describe(calls)["BillingModeSummary"] == ON_DEMAND
+    assert describe(calls)["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     assert accepted() == 20
     assert update(calls, ProvisionedThroughput=SMALL)["__type"].endswith("#ValidationException")
     update(calls, BillingMode="PROVISIONED", ProvisionedThroughput=SMALL)

@@ -12,6 +12,7 @@ may lag behind the table.
 from __future__ import annotations
 
 from collections import deque
+from decimal import Decimal
 from random import Random
 from typing import Any, Literal, NamedTuple
 
@@ -80,10 +81,10 @@ class IndexSchema(msgspec.Struct, frozen=True):
         """Return the key of an item's entry. None if the item has no entry in the index.
 
         An item without a key attribute of the index has none. Neither has an item whose attribute
-        has another type, which can happen if the item is older than the index.
+        is no valid key, which can happen if the item is older than the index.
         """
-        hashes = _natives(item, self.hash_parts)
-        sorts = _natives(item, self.sort_parts)
+        hashes = _natives(item, self.hash_parts, HASH_BYTES_MAX)
+        sorts = _natives(item, self.sort_parts, SORT_BYTES_MAX)
         if hashes is None or sorts is None:
             return None
         of_table = (key.hash,) if key.sort is None else (key.hash, key.sort)
@@ -94,13 +95,18 @@ class IndexSchema(msgspec.Struct, frozen=True):
         return {name: item[name] for name in self.entry_names}
 
 
-def _natives(item: Item, parts: tuple[KeyPart, ...]) -> tuple[Native, ...] | None:
+def _natives(item: Item, parts: tuple[KeyPart, ...], most: int) -> tuple[Native, ...] | None:
     found = []
     for part in parts:
         value = item.get(part.name)
         if value is None or part.kind not in value:
             return None
-        found.append(native(value))
+        content = native(value)
+        if not isinstance(content, Decimal):
+            length = len(content.encode()) if isinstance(content, str) else len(content)
+            if not 0 < length <= most:
+                return None
+        found.append(content)
     return tuple(found)
 
 
@@ -328,6 +334,6 @@ class GlobalIndex:
 
 
 def _hash_of(item: Item, schema: IndexSchema) -> Part:
-    found = _natives(item, schema.hash_parts)
+    found = _natives(item, schema.hash_parts, HASH_BYTES_MAX)
     assert found is not None
     return found[0] if len(found) == 1 else found

@@ -393,7 +393,7 @@ class ListStreams(Request, kw_only=True):
 
 class ShardFilter(Request, kw_only=True):
     type: Literal["CHILD_SHARDS"]
-    shard_id: str
+    shard_id: Annotated[str, Meta(min_length=28, max_length=65)]
 
 
 class DescribeStream(Request, kw_only=True):

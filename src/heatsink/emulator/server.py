@@ -36,11 +36,11 @@ from heatsink.primitives.connections import (
     within_files,
 )
 from heatsink.primitives.words import pip_install
-from heatsink.stores.dynamodb.wire.errors import EngineError
+from heatsink.stores.dynamodb.wire.errors import Refused
 from heatsink.stores.dynamodb.wire.signing import SignedRequest, is_signed_with
 
 from . import page
-from .browsers import PREFLIGHT, for_origin, is_local, packed, unpacked
+from .browsers import PREFLIGHT, BadEncoding, for_origin, is_local, packed, unpacked
 from .control import CONTROL, Control, error_of
 from .engine import INTERNAL, Engine
 from .settings import EngineSettings
@@ -193,7 +193,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
         length = len(name)
         if length > TARGET_LENGTH:
             if length == ACCEPTED_LENGTH and name.lower() == ACCEPTED:
-                self.accepted = value
+                self.accepted = self.accepted or value  # DynamoDB ignores all but the first
             elif length == ENCODED_LENGTH and name.lower() == ENCODED:
                 self._encoding = value
             return
@@ -237,8 +237,9 @@ class EngineConnection(asyncio.Protocol, Bounded):
             if self._encoding:
                 try:
                     body = unpacked(body, self._encoding, BODY_BYTES_MAX)
-                except EngineError as error:
-                    self.send(self._server.framed(400, encode(error.body())))
+                except BadEncoding as error:
+                    refusal = Refused("InternalServerError", str(error)).body()
+                    self.send(self._server.framed(error.status, encode(refusal)))
                     return
             self._server.handle(self, self._target.decode("latin-1"), body)
         else:

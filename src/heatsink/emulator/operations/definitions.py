@@ -61,18 +61,23 @@ def kinds_of(definitions: Iterable[AttributeDefinition]) -> dict[str, str]:
 
 
 def table_schema(elements: list[KeySchemaElement], kinds: dict[str, str]) -> Schema:
-    if not 1 <= len(elements) <= 2:
-        shown = ", ".join(
-            f"KeySchemaElement(attributeName={one.attribute_name}, keyType={one.key_type})"
-            for one in elements
-        )
-        bound = "less than or equal to 2" if elements else "greater than or equal to 1"
-        raise constraint_failed(f"Value '[{shown}]' at 'keySchema'", f"have length {bound}")
+    _check_length(elements, "keySchema")
     if len(elements) > len(kinds):
         raise ValidationFailed("Invalid KeySchema: Some index key attribute have no definition")
     parts = _parts(elements, kinds)
     _check_second(elements)
     return Schema(parts[0], parts[1] if len(parts) == 2 else None)
+
+
+def _check_length(elements: list[KeySchemaElement], member: str) -> None:
+    if 1 <= len(elements) <= 2:
+        return
+    shown = ", ".join(
+        f"KeySchemaElement(attributeName={one.attribute_name}, keyType={one.key_type})"
+        for one in elements
+    )
+    bound = "less than or equal to 2" if elements else "greater than or equal to 1"
+    raise constraint_failed(f"Value '[{shown}]' at '{member}'", f"have length {bound}")
 
 
 def _check_second(elements: list[KeySchemaElement]) -> None:
@@ -107,6 +112,7 @@ def local_index(
             f"specifying a LocalSecondaryIndex"
         )
     check_name(wanted.index_name, "localSecondaryIndexes.1.member.indexName")
+    _check_length(wanted.key_schema, "localSecondaryIndexes.1.member.keySchema")
     parts = _parts(wanted.key_schema, kinds)
     _check_second(wanted.key_schema)
     if len(parts) != 2:

@@ -9,55 +9,44 @@ from heatsink.emulator.requests import (
     ListTagsOfResource,
     Nothing,
     OneTable,
-    Tag,
     TagResource,
     UntagResource,
 )
 from heatsink.emulator.table import EngineTable
-from heatsink.stores.dynamodb.wire.errors import EngineError, ValidationFailed
+from heatsink.stores.dynamodb.wire.errors import (
+    EngineError,
+    NotFound,
+    ValidationFailed,
+    not_found,
+)
 
 from .definitions import TABLE_UNITS_MAX
-from .tables import REGION, named
+from .tables import REGION, checked_tags, named
 
 ARN = re.compile(r"arn:aws[a-z-]*:dynamodb:[a-z0-9-]+:\d{12}:table/[^/]+")
-TAGS_MAX, KEY_MAX, VALUE_MAX = 50, 128, 256
 ACCOUNT_UNITS_MAX = 80_000
 ENDPOINT_MINUTES = 1_440
 
 
 def _tagged(database: Database, arn: str) -> EngineTable:
+    if not arn.startswith("arn:"):
+        raise ValidationFailed(
+            f"Invalid TableArn: Invalid ResourceArn provided as input {arn}: ARNs must start with "
+            "'arn:'"
+        )
     if not ARN.fullmatch(arn):
         raise ValidationFailed(f"Invalid TableArn: Invalid ResourceArn provided as input {arn}")
     table = database.tables.get(arn.rpartition("/")[2])
     if table is None or table.spec.arn != arn:
-        raise EngineError(
-            "com.amazon.coral.service#AccessDeniedException",
-            f"User is not authorized to perform the operation on resource: {arn}",
-        )
+        raise not_found(f"Requested resource not found: ResourcArn: {arn} not found")
     return table
-
-
-def checked_tags(tags: list[Tag]) -> dict[str, str]:
-    """Return tags by key. Raises if a key or value is too long."""
-    for tag in tags:
-        if not 1 <= len(tag.key) <= KEY_MAX or len(tag.value) > VALUE_MAX:
-            raise ValidationFailed(
-                f"Invalid tag {tag.key!r}: a key has 1 to {KEY_MAX} characters, a value at most "
-                f"{VALUE_MAX}"
-            )
-    return {tag.key: tag.value for tag in tags}
 
 
 def tag_resource(database: Database, request: TagResource) -> Json:
     table = _tagged(database, request.resource_arn)
     if not request.tags:
         raise ValidationFailed("Atleast one Tag needs to be provided as Input.")
-    tags = {**table.tags, **checked_tags(request.tags)}
-    if len(tags) > TAGS_MAX:
-        raise ValidationFailed(
-            f"One or more parameter values were invalid: Too many Tags: {TAGS_MAX} allowed"
-        )
-    table.tags = tags
+    table.tags = checked_tags(request.tags, table.tags)
     return {}
 
 
@@ -71,7 +60,13 @@ def untag_resource(database: Database, request: UntagResource) -> Json:
 
 
 def list_tags_of_resource(database: Database, request: ListTagsOfResource) -> Json:
-    table = _tagged(database, request.resource_arn)
+    try:
+        table = _tagged(database, request.resource_arn)
+    except NotFound:
+        raise EngineError(
+            "com.amazon.coral.service#AccessDeniedException",
+            f"User is not authorized to perform the operation on resource: {request.resource_arn}",
+        ) from None
     return {"Tags": [{"Key": key, "Value": value} for key, value in table.tags.items()]}
 
 

@@ -28,6 +28,8 @@ class _Place(msgspec.Struct, array_like=True):
 
 
 def list_streams(database: Database, request: ListStreams) -> Json:
+    if request.exclusive_start_stream_arn is not None:
+        _check_arn(request.exclusive_start_stream_arn)
     found = [
         stream
         for stream in sorted(database.streams.values(), key=lambda one: one.spec.arn)
@@ -46,10 +48,16 @@ def _listed(stream: Stream) -> Json:
 
 
 def _stream(database: Database, arn: str) -> Stream:
+    _check_arn(arn)
     stream = database.streams.get(arn)
     if stream is None:
         raise not_found(f"Requested resource not found: Stream: {arn} not found")
     return stream
+
+
+def _check_arn(arn: str) -> None:
+    if not arn.startswith("arn:"):
+        raise ValidationFailed(f"Invalid StreamArn: {arn}: ARNs must start with 'arn:'")
 
 
 def describe_stream(database: Database, request: DescribeStream) -> Json:
@@ -58,10 +66,8 @@ def describe_stream(database: Database, request: DescribeStream) -> Json:
     if request.shard_filter is not None:
         parent = stream.shard(request.shard_filter.shard_id)
         shards = [shard for shard in shards if shard.parent == parent.id]
-    if request.exclusive_start_shard_id is not None:
-        known = [shard.id for shard in shards]
-        if request.exclusive_start_shard_id in known:
-            shards = shards[known.index(request.exclusive_start_shard_id) + 1 :]
+    after = request.exclusive_start_shard_id or ""
+    shards = [shard for shard in shards if shard.id > after]
     described: dict[str, Any] = {
         **_listed(stream),
         "StreamStatus": "ENABLED" if stream.closed_s is None else "DISABLED",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from heatsink.emulator.requests import (
     OneTable,
     StreamSpecification,
     TableClass,
+    Tag,
     UpdateTimeToLive,
 )
 from heatsink.emulator.streams import Stream, StreamSpec
@@ -38,6 +40,9 @@ from .definitions import (
 )
 
 REGION, ACCOUNT = "us-east-1", "000000000000"
+TAGS_MAX, TAG_KEY_MAX, TAG_VALUE_MAX = 50, 128, 256
+TAG = re.compile(r"[\w\s.:/=+@-]*")
+DELETED = ("CreationDateTime", "KeySchema", "AttributeDefinitions")
 
 
 def create_table(database: Database, request: CreateTable) -> Json:
@@ -63,6 +68,7 @@ def create_table(database: Database, request: CreateTable) -> Json:
         request.warm_throughput,
         database.settings,
     )
+    tags = checked_tags(request.tags or [])
     if name in database.tables:
         raise Refused("ResourceInUseException", f"Table already exists: {name}")
     id_ = str(UUID(int=database.rng.getrandbits(128), version=4))
@@ -76,11 +82,30 @@ def create_table(database: Database, request: CreateTable) -> Json:
     )
     set_class(table, request.table_class)
     set_encryption(table, request.sse_specification)
-    table.tags = {tag.key: tag.value for tag in request.tags or ()}
+    table.tags = tags
     if request.stream_specification is not None and request.stream_specification.stream_enabled:
         open_stream(database, table, request.stream_specification)
     database.tables[name] = table
     return {"TableDescription": {**table.describe(), "TableStatus": "CREATING"}}
+
+
+def checked_tags(tags: list[Tag], before: dict[str, str] | None = None) -> dict[str, str]:
+    """Return tags by key, added to those of before. Raises if a table may not have them."""
+    for tag in tags:
+        if not 1 <= len(tag.key) <= TAG_KEY_MAX or len(tag.value) > TAG_VALUE_MAX:
+            raise ValidationFailed(
+                f"Invalid tag {tag.key!r}: a key has 1 to {TAG_KEY_MAX} characters, a value at "
+                f"most {TAG_VALUE_MAX}"
+            )
+        if not (TAG.fullmatch(tag.key) and TAG.fullmatch(tag.value)):
+            raise ValidationFailed(
+                f"Invalid tag {tag.key!r}: keys and values have letters, numbers, white space and "
+                "_ . : / = + - @"
+            )
+    found = {**(before or {}), **{tag.key: tag.value for tag in tags}}
+    if len(found) > TAGS_MAX:
+        raise ValidationFailed(f"{INVALID}Too many tags: a table has at most {TAGS_MAX}")
+    return found
 
 
 def _check_lists(request: CreateTable) -> None:
@@ -116,7 +141,10 @@ def _description(database: Database, request: CreateTable) -> Json:
         "DeletionProtectionEnabled": bool(request.deletion_protection_enabled),
     }
     if request.billing_mode == "PAY_PER_REQUEST":
-        description["BillingModeSummary"] = {"BillingMode": "PAY_PER_REQUEST"}
+        description["BillingModeSummary"] = {
+            "BillingMode": "PAY_PER_REQUEST",
+            "LastUpdateToPayPerRequestDateTime": description["CreationDateTime"],
+        }
     return description
 
 
@@ -186,7 +214,9 @@ def delete_table(database: Database, request: OneTable) -> Json:
         )
     close_stream(table)
     del database.tables[table.spec.name]
-    return {"TableDescription": {**table.describe(), "TableStatus": "DELETING"}}
+    described = {**table.describe(), "TableStatus": "DELETING"}
+    hidden = (*DELETED, "LocalSecondaryIndexes", "GlobalSecondaryIndexes")
+    return {"TableDescription": {n: v for n, v in described.items() if n not in hidden}}
 
 
 def list_tables(database: Database, request: ListTables) -> Json:

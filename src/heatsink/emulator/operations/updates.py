@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heatsink.emulator.database import Database, Json, only_one
+from heatsink.emulator.database import Database, Json
 from heatsink.emulator.indexes import INVALID, GlobalIndex
 from heatsink.emulator.requests import (
     AttributeDefinition,
@@ -53,7 +53,7 @@ def update_table(database: Database, request: UpdateTable) -> Json:
     _change_stream(database, table, request)
     for throughput, changed in limits:
         throughput.change(changed)
-    _show(table, request, limits)
+    _show(table, request, limits, database.clock.now_s())
     _grow(table, limits)
     if request.deletion_protection_enabled is not None:
         table.description["DeletionProtectionEnabled"] = request.deletion_protection_enabled
@@ -70,12 +70,12 @@ def update_table(database: Database, request: UpdateTable) -> Json:
 
 def _check(request: UpdateTable) -> None:
     updates = request.global_secondary_index_updates
-    given = (
+    fields = (
         *(request.provisioned_throughput, request.billing_mode, request.stream_specification),
         *(updates or None, request.sse_specification, request.deletion_protection_enabled),
         *(request.table_class, request.on_demand_throughput, request.warm_throughput),
     )
-    if all(one is None for one in given):
+    if all(one is None for one in fields):
         raise ValidationFailed(NOTHING)
     if request.billing_mode == "PROVISIONED" and request.provisioned_throughput is None:
         raise ValidationFailed(
@@ -83,7 +83,13 @@ def _check(request: UpdateTable) -> None:
         )
     seen: set[str] = set()
     for one in updates or ():
-        if not only_one((one.create, one.update, one.delete)):
+        given = [each for each in (one.create, one.update, one.delete) if each is not None]
+        if len(given) > 1:
+            raise ValidationFailed(
+                f"{INVALID}Only one of GlobalSecondaryIndexUpdate.Update, "
+                "GlobalSecondaryIndexUpdate.Create, GlobalSecondaryIndexUpdate.Delete may be given"
+            )
+        if not given:
             raise ValidationFailed(
                 f"{INVALID}One of GlobalSecondaryIndexUpdate.Update, "
                 "GlobalSecondaryIndexUpdate.Create, GlobalSecondaryIndexUpdate.Delete must not "
@@ -141,12 +147,14 @@ def _created(
     old = kinds_of(table.description["AttributeDefinitions"])
     changed = [name for name in new if name in old and new[name] != old[name]]
     if changed:
+        name = changed[0]
         raise ValidationFailed(
-            f"{INVALID}The type of attribute {changed[0]} cannot change from "
-            f"{old[changed[0]]} to {new[changed[0]]}"
+            f"{INVALID}Attributes cannot be redefined. Please check that your attribute has the "
+            f"same type as previously defined. Existing schema: {name}:{old[name]} New schema: "
+            f"{name}:{new[name]}"
         )
     kinds = {**old, **new}
-    spec = global_index(wanted, table.schema, kinds, table.spec.arn)
+    spec = global_index(wanted, table.schema, new, table.spec.arn)
     others = [index.spec for index in table.indexes.values()]
     check_indexes(
         [index.spec for index in table.local_indexes()],
@@ -229,7 +237,10 @@ def _check_differs(limits: TableLimits, given: ProvisionedThroughput, what: str)
 
 
 def _show(
-    table: EngineTable, request: UpdateTable, limits: list[tuple[Throughput, TableLimits]]
+    table: EngineTable,
+    request: UpdateTable,
+    limits: list[tuple[Throughput, TableLimits]],
+    now_s: float,
 ) -> None:
     """Bring the description of the table and of its indexes up to date."""
     for throughput, changed in limits:
@@ -239,7 +250,10 @@ def _show(
             if throughput is index.throughput:
                 index.spec.description["ProvisionedThroughput"] = shown_throughput(changed)
     if request.billing_mode is not None:
-        table.description["BillingModeSummary"] = {"BillingMode": request.billing_mode}
+        summary = table.description.setdefault("BillingModeSummary", {})
+        if summary.get("BillingMode") != request.billing_mode == "PAY_PER_REQUEST":
+            summary["LastUpdateToPayPerRequestDateTime"] = now_s
+        summary["BillingMode"] = request.billing_mode
 
 
 def _grow(table: EngineTable, limits: list[tuple[Throughput, TableLimits]]) -> None:
@@ -264,10 +278,8 @@ def _change_stream(database: Database, table: EngineTable, request: UpdateTable)
         close_stream(table)
         return
     if table.stream is not None:
-        raise Refused(
-            "ResourceInUseException",
-            f"Attempt to change a resource which is still in use: Table already has an enabled "
-            f"stream: TableName: {table.spec.name}",
+        raise ValidationFailed(
+            f"{INVALID}Table already has an enabled stream: TableName: {table.spec.name}"
         )
     open_stream(database, table, wanted)
 

@@ -175,7 +175,8 @@ class PreparedWrite(msgspec.Struct, frozen=True):
         try:
             item = dict(self.target) if old is None else old.item
             changed = update.apply(item, self.given.scope)
-            if old is None and not update.sets and not update.adds:
+            removes = (update.removes or update.deletes) and not (update.sets or update.adds)
+            if old is None and removes:
                 return None  # REMOVE and DELETE create no item
             return _sized(changed)
         except DoesNotFit as error:
