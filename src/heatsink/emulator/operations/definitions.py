@@ -54,7 +54,7 @@ def kinds_of(definitions: Iterable[AttributeDefinition]) -> dict[str, str]:
     for one in definitions:
         if one.attribute_name in kinds:
             raise ValidationFailed(
-                f"{INVALID}Duplicate AttributeName in AttributeDefinitions: {one.attribute_name}"
+                f"{INVALID}Cannot have two attributes with the same name: {one.attribute_name}"
             )
         kinds[one.attribute_name] = one.attribute_type
     return kinds

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -43,6 +44,7 @@ from heatsink.stores.dynamodb.wire.expressions.operands import (
     Path,
     Placeholder,
     Scope,
+    resolved,
 )
 from heatsink.stores.dynamodb.wire.expressions.parser import (
     Parsed,
@@ -64,6 +66,7 @@ UPDATE, CONDITION, FILTER = "UpdateExpression", "ConditionExpression", "FilterEx
 KEYS, PROJECTION = "KeyConditionExpression", "ProjectionExpression"
 INVALID = "One or more parameter values were invalid: "
 NAME_BYTES_MAX = 65_535
+STRUCTURES_KEPT = 2_048
 _PLACEHOLDER = {NAMES: re.compile(r"#[0-9a-zA-Z_]+"), VALUES: re.compile(r":[0-9a-zA-Z_]+")}
 SIGNS = {"EQ": "=", "NE": "<>", "LE": "<=", "LT": "<", "GE": ">=", "GT": ">"}
 NUMBER_OF_VALUES = {**dict.fromkeys(("NULL", "NOT_NULL"), 0), "BETWEEN": 2}
@@ -144,9 +147,33 @@ def check_used(
 def read_expressions(
     names: Names | None, values: Values | None, expressions: Mapping[str, str | None]
 ) -> Expressions:
-    """Parse and check the expressions of a request, in the order of `expressions`."""
-    if names is None and values is None and not any(t is not None for t in expressions.values()):
+    """Parse and check the expressions of a request, in the order of `expressions`.
+
+    What depends only on texts and names is cached. If anything is wrong, the request is read once
+    more without the cache, since DynamoDB reports mistakes in an order of its own.
+    """
+    texts = tuple(expressions.values())
+    if names is None and values is None and texts.count(None) == len(texts):
         return NONE_GIVEN
+    given = values or {}
+    try:
+        known = _structure(tuple(expressions), texts, None if names is None else (*names.items(),))
+        if given.keys() != known.values or (values is not None and not values):
+            raise ValidationFailed("a value is missing, or not used")
+        for value in given.values():
+            admit(value)
+        scope = Scope(NO_SCOPE.names, given)
+        known.check(scope)
+    except ValidationFailed:
+        _check_slowly(names, values, expressions)
+        raise
+    return msgspec.structs.replace(known.expressions, scope=scope)
+
+
+def _check_slowly(
+    names: Names | None, values: Values | None, expressions: Mapping[str, str | None]
+) -> None:
+    """Raise the mistake that DynamoDB would report."""
     _check_placeholders(names, values)
     scope = Scope(names or {}, values or {})
     found: dict[str, Parsed[Any]] = {}
@@ -157,14 +184,62 @@ def read_expressions(
             _check_names(parsed, scope)
             _check_meaning(field, parsed, scope)
     _check_all_used(scope, found.values())
-    condition = found.get(CONDITION) or found.get(FILTER)
-    return Expressions(
-        scope,
-        condition.root if condition else None,
-        found[UPDATE].root if UPDATE in found else None,
-        found[KEYS].root if KEYS in found else None,
-        _projection(found[PROJECTION], scope) if PROJECTION in found else WHOLE_ITEM,
-        frozenset().union(*(_nested(parsed, scope) for parsed in found.values())),
+    if PROJECTION in found:
+        _projection(found[PROJECTION], scope)
+
+
+class _Structure(msgspec.Struct, frozen=True):
+    """What is known of a request's expressions without its values. Aliases are resolved."""
+
+    expressions: Expressions
+    values: frozenset[str]
+
+    def check(self, scope: Scope) -> None:
+        """Raise if a value has a type that its operator never accepts."""
+        given = self.expressions
+        if given.update is not None:
+            given.update.check_types(scope)
+        if given.condition is not None:
+            given.condition.check(scope, CONDITION)
+        if given.keys is not None:
+            given.keys.check(scope, KEYS)
+
+
+@lru_cache(STRUCTURES_KEPT)
+def _structure(
+    fields: tuple[str, ...],
+    texts: tuple[str | None, ...],
+    names: tuple[tuple[str, str], ...] | None,
+) -> _Structure:
+    """Parse expressions and check what does not depend on values. Raises if anything is wrong."""
+    aliases = dict(names or ())
+    scope = Scope(aliases)
+    found = {
+        field: PARSERS[field](text)
+        for field, text in zip(fields, texts, strict=True)
+        if text is not None
+    }
+    used = frozenset().union(*(parsed.names for parsed in found.values()))
+    if used != aliases.keys() or (names is not None and not names):
+        raise ValidationFailed("a name is missing, or not used")
+    for parsed in found.values():
+        _check_names(parsed, scope)
+        if parsed.late is not None:
+            raise ValidationFailed(parsed.late)
+    roots = {field: resolved(parsed.root, scope) for field, parsed in found.items()}
+    if UPDATE in roots:
+        roots[UPDATE].check_paths()
+    projection = _projection(found[PROJECTION], scope) if PROJECTION in found else WHOLE_ITEM
+    return _Structure(
+        Expressions(
+            NO_SCOPE,
+            roots.get(CONDITION) or roots.get(FILTER),
+            roots.get(UPDATE),
+            roots.get(KEYS),
+            projection,
+            frozenset().union(*(_nested(parsed, scope) for parsed in found.values())),
+        ),
+        frozenset().union(*(parsed.values for parsed in found.values())),
     )
 
 

@@ -7,12 +7,14 @@ Only then the key schema is needed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from functools import lru_cache
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from heatsink.emulator.indexes import IndexSchema
 from heatsink.emulator.requests import Condition as LegacyCondition
+from heatsink.emulator.requests import Names, Values
 from heatsink.emulator.rows import EVERYTHING, Bounds, Part
 from heatsink.emulator.schema import KeyPart, Schema
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
@@ -30,10 +32,13 @@ from heatsink.stores.dynamodb.wire.expressions.conditions import (
     OneOf,
 )
 from heatsink.stores.dynamodb.wire.expressions.operands import Path, Placeholder, Scope
+from heatsink.stores.dynamodb.wire.expressions.parser import parse_condition
 from heatsink.stores.dynamodb.wire.values import Native, Value, kind_of
 
-from .expressions import check_condition, condition_on
+from .expressions import KEYS, check_condition, condition_on
 
+T = TypeVar("T")
+PLANS_KEPT = 2_048
 NOT_SUPPORTED = "Query key condition not supported"
 WRONG_CONDITION = "Invalid condition in KeyConditionExpression: "
 MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -54,17 +59,30 @@ class KeyTest(msgspec.Struct, frozen=True):
         return condition_on("key", self.operator, self.values)({"key": value})
 
 
-def tests_of(root: Condition, scope: Scope) -> dict[str, KeyTest]:
-    """Return the tests of a KeyConditionExpression by attribute."""
-    tests: dict[str, KeyTest] = {}
-    for condition in _conjuncts(root):
-        name, test = _test(condition, scope)
-        if name in tests:
+def tests_of(text: str, names: Names | None, values: Values | None) -> dict[str, KeyTest]:
+    """Return the tests of a valid KeyConditionExpression by attribute."""
+    plan = _plan(text, None if names is None else (*names.items(),))
+    given = values or {}
+    return {
+        name: KeyTest(operator, [given[one] for one in wanted]) for name, operator, wanted in plan
+    }
+
+
+@lru_cache(PLANS_KEPT)
+def _plan(
+    text: str, names: tuple[tuple[str, str], ...] | None
+) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """Return for each key attribute its name, the operator and the placeholders of its values."""
+    scope = Scope(dict(names or ()))
+    plan: dict[str, tuple[str, str, tuple[str, ...]]] = {}
+    for condition in _conjuncts(parse_condition(text, KEYS).root):
+        name, operator, placeholders = _test(condition, scope)
+        if name in plan:
             raise ValidationFailed(
                 "KeyConditionExpressions must only contain one condition per key"
             )
-        tests[name] = test
-    return _counted(tests)
+        plan[name] = (name, operator, placeholders)
+    return tuple(_counted(plan).values())
 
 
 def legacy_tests(conditions: Mapping[str, LegacyCondition]) -> dict[str, KeyTest]:
@@ -77,7 +95,7 @@ def legacy_tests(conditions: Mapping[str, LegacyCondition]) -> dict[str, KeyTest
     return _counted(tests)
 
 
-def _counted(tests: dict[str, KeyTest]) -> dict[str, KeyTest]:
+def _counted(tests: dict[str, T]) -> dict[str, T]:
     if not 1 <= len(tests) <= TESTS_MAX:
         raise ValidationFailed(TOO_MANY)
     return tests
@@ -108,17 +126,17 @@ def _forbidden(condition: Condition) -> str | None:
     return names.get(type(condition))
 
 
-def _test(condition: Condition, scope: Scope) -> tuple[str, KeyTest]:
+def _test(condition: Condition, scope: Scope) -> tuple[str, str, tuple[str, ...]]:
     operator, operands = _operands(condition)
     if operator in ("BETWEEN", "begins_with") and isinstance(operands[0], Placeholder):
         raise ValidationFailed(
             f"{WRONG_CONDITION}{operator} operator must have the key attribute as its first operand"
         )
-    values: list[Value] = []
+    placeholders: list[str] = []
     name: str | None = None
     for operand in operands:
         if isinstance(operand, Placeholder):
-            values.append(scope.values[operand.name])
+            placeholders.append(operand.name)
         elif not isinstance(operand, Path):
             raise ValidationFailed("KeyConditionExpressions cannot contain nested operations")
         elif name is not None:
@@ -136,7 +154,8 @@ def _test(condition: Condition, scope: Scope) -> tuple[str, KeyTest]:
     if isinstance(condition, Compare):
         is_first = isinstance(condition.left, Path)
         operator = OPERATORS[operator if is_first else MIRRORED[operator]]
-    return name, KeyTest("BEGINS_WITH" if operator == "begins_with" else operator, values)
+    operator = "BEGINS_WITH" if operator == "begins_with" else operator
+    return name, operator, tuple(placeholders)
 
 
 def _operands(condition: Condition) -> tuple[str, list[object]]:

@@ -161,6 +161,15 @@ def query(database: Database, request: Query) -> Json:
 def _prepared_query(request: Query) -> tuple[Expressions, dict[str, KeyTest]]:
     """Check the part of a query that needs no table: its expressions and its key condition."""
     keys = request.key_condition_expression
+    names, values = request.expression_attribute_names, request.expression_attribute_values
+    ordered = {
+        KEYS: keys,
+        FILTER: request.filter_expression,
+        PROJECTION: request.projection_expression,
+    }
+    if keys is not None and _is_modern(request) and request.key_conditions is None:
+        _check_starting_key(request)
+        return read_expressions(names, values, ordered), tests_of(keys, names, values)
     expressions = {
         PROJECTION: request.projection_expression,
         FILTER: request.filter_expression,
@@ -173,7 +182,6 @@ def _prepared_query(request: Query) -> tuple[Expressions, dict[str, KeyTest]]:
         "KeyConditions": None if keys is None else request.key_conditions,
     }
     check_mixed(legacy, expressions)
-    names, values = request.expression_attribute_names, request.expression_attribute_values
     check_used(names, values, expressions)
     is_legacy = any(value is not None for value in legacy.values())
     given = _legacy(request, request.query_filter) if is_legacy else None
@@ -184,11 +192,19 @@ def _prepared_query(request: Query) -> tuple[Expressions, dict[str, KeyTest]]:
             "the request."
         )
     if given is None:
-        ordered = {KEYS: keys, FILTER: expressions[FILTER], PROJECTION: expressions[PROJECTION]}
         given = read_expressions(names, values, ordered)
-    if given.keys is not None:
-        return given, tests_of(given.keys, given.scope)
+    if keys is not None:
+        return given, tests_of(keys, names, values)
     return given, legacy_tests(request.key_conditions or {})
+
+
+def _is_modern(request: Query) -> bool:
+    """Whether the query has no legacy parameter besides KeyConditions."""
+    return (
+        request.attributes_to_get is None
+        and request.conditional_operator is None
+        and request.query_filter is None
+    )
 
 
 def _legacy(request: Query | Scan, conditions: dict[str, LegacyCondition] | None) -> Expressions:

@@ -137,7 +137,7 @@ class PreparedWrite(msgspec.Struct, frozen=True):
         else:
             key = schema.key_of(self.target)
             if verb == "update" and self.given.update is not None:
-                _check_keys_stay(table, self.given.update, self.given.scope)
+                _check_keys_stay(table, self.given.update)
         if self.given.nested:
             check_scalars(self.given.nested, table)
         old = table.rows.get(key)
@@ -239,7 +239,9 @@ def _check_kinds(request: Write, expressions: dict[str, str | None]) -> None:
         if updates is not None or request.expected is not None:
             check_mixed({"AttributeUpdates": updates, "Expected": request.expected}, expressions)
     names, values = request.expression_attribute_names, request.expression_attribute_values
-    if names is not None or values is not None:
+    if names is None and values is None:
+        return
+    if all(text is None for text in expressions.values()):
         check_used(names, values, expressions)
 
 
@@ -260,12 +262,13 @@ def _sized(item: Item) -> Row:
     return row
 
 
-def _check_keys_stay(table: EngineTable, update: Update, scope: Scope) -> None:
-    for parts in update.paths(scope):
-        if parts[0] in table.schema.names:
+def _check_keys_stay(table: EngineTable, update: Update) -> None:
+    keys = table.schema.names
+    for path in update.targets():
+        if path.parts[0] in keys:
             raise ValidationFailed(
-                f"One or more parameter values were invalid: Cannot update attribute {parts[0]}. "
-                f"This attribute is part of the key"
+                f"One or more parameter values were invalid: Cannot update attribute "
+                f"{path.parts[0]}. This attribute is part of the key"
             )
 
 

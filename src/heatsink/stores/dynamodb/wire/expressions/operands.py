@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -46,6 +46,8 @@ class Path(msgspec.Struct, frozen=True):
 
     def resolved(self, scope: Scope) -> tuple[str | int, ...]:
         names = scope.names
+        if not names:
+            return self.parts
         return tuple(names.get(p, p) if isinstance(p, str) else p for p in self.parts)
 
     def value(self, item: Item, scope: Scope) -> Value | None:
@@ -64,6 +66,18 @@ def step_into(value: Value, part: str | int) -> Value | None:
         return inner
     items = value.get("L", ())
     return items[part] if part < len(items) else None
+
+
+def resolved(node: Any, scope: Scope) -> Any:
+    """Copy a parsed expression with the names in place of their aliases."""
+    if isinstance(node, Path):
+        return Path(node.resolved(scope))
+    if isinstance(node, tuple):
+        return tuple(resolved(part, scope) for part in node)
+    if isinstance(node, msgspec.Struct):
+        fields = node.__struct_fields__
+        return type(node)(*(resolved(getattr(node, field), scope) for field in fields))
+    return node
 
 
 class Placeholder(msgspec.Struct, frozen=True):

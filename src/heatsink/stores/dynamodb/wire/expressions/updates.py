@@ -17,6 +17,7 @@ from heatsink.stores.dynamodb.wire.errors import DoesNotFit, ValidationFailed
 from heatsink.stores.dynamodb.wire.values import SETS, Item, Value, add_numbers, kind_of
 
 from .operands import (
+    NO_SCOPE,
     TYPE_NAMES,
     IfNotExists,
     ListAppend,
@@ -30,6 +31,7 @@ from .operands import (
 
 Parts = tuple[str | int, ...]
 Tree = dict[str | int, Any]
+UPDATE = "UpdateExpression"
 BAD_PATH = "The document path provided in the update expression is invalid for update"
 BAD_TYPE = "An operand in the update expression has an incorrect data type"
 
@@ -113,9 +115,13 @@ class Update(msgspec.Struct, frozen=True):
     adds: tuple[tuple[Path, Placeholder], ...]
     deletes: tuple[tuple[Path, Placeholder], ...]
 
+    def targets(self) -> list[Path]:
+        """The paths that the update changes."""
+        touched = (*self.sets, *self.adds, *self.deletes)
+        return [*(path for path, _ in touched), *self.removes]
+
     def paths(self, scope: Scope) -> list[Parts]:
-        touched = [*self.sets, *self.adds, *self.deletes]
-        return [path.resolved(scope) for path in (*(path for path, _ in touched), *self.removes)]
+        return [path.resolved(scope) for path in self.targets()]
 
     def apply(self, item: Item, scope: Scope) -> Item:
         values = [(path.resolved(scope), op.value(item, scope)) for path, op in self.sets]
@@ -141,7 +147,23 @@ class Update(msgspec.Struct, frozen=True):
 
         `late` is a mistake of the parser that counts less than those of paths.
         """
-        check_paths(self.paths(scope), "UpdateExpression")
+        check_paths(self.paths(scope), UPDATE)
+        self._check_sets(scope)
+        if late is not None:
+            raise ValidationFailed(f"Invalid {UPDATE}: {late}")
+        self._check_operands(scope)
+
+    def check_paths(self) -> None:
+        """Raise if paths clash. The names in this update must be resolved."""
+        check_paths(self.paths(NO_SCOPE), UPDATE)
+
+    def check_types(self, scope: Scope) -> None:
+        """Raise if a placeholder has a type that its function never accepts."""
+        if self.adds or self.deletes:
+            self._check_sets(scope)
+        self._check_operands(scope)
+
+    def _check_sets(self, scope: Scope) -> None:
         for verb, actions, kinds in (
             ("ADD", self.adds, ("N", *SETS)),
             ("DELETE", self.deletes, tuple(SETS)),
@@ -150,14 +172,15 @@ class Update(msgspec.Struct, frozen=True):
                 kind = kind_of(scope.values[operand.name])
                 if kind not in kinds:
                     raise ValidationFailed(
-                        f"Invalid UpdateExpression: Incorrect operand type for operator or "
-                        f"function; operator: {verb}, operand type: {TYPE_NAMES[kind]}, "
+                        f"Invalid {UPDATE}: Incorrect operand type for operator or function; "
+                        f"operator: {verb}, operand type: {TYPE_NAMES[kind]}, "
                         f"typeSet: {'ALLOWED_FOR_' + verb}_OPERAND"
                     )
-        if late is not None:
-            raise ValidationFailed(f"Invalid UpdateExpression: {late}")
+
+    def _check_operands(self, scope: Scope) -> None:
         for _, value in self.sets:
-            _check_operand(value, scope)
+            if not isinstance(value, Placeholder | Path):
+                _check_operand(value, scope)
 
 
 def _check_operand(operand: Operand, scope: Scope) -> None:
