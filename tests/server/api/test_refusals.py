@@ -47,6 +47,11 @@ async def test_an_unknown_path_names_the_nearest_one(api: AsyncClient) -> None:
         "there is nothing at this path: see /docs; did you mean /v1/conversations/{key}/messages?"
     )
     assert "did you mean" not in check(await api.get("/zzz"), 404)["detail"]
+    browser = {"accept": "text/html,application/xhtml+xml"}
+    page = await api.get("/nope", headers=browser)
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no page at this address" in page.text
+    check(await api.get("/v1/nope", headers=browser), 404)
     verbs = check(await api.post("/v1/bulk/k1/explode"), 404)["detail"]
     assert verbs.startswith("there is no 'explode' at /v1/bulk/k1/: use one of cancel, ")
     near = check(await api.post("/v1/bulk/k1/pasue"), 404)["detail"]

@@ -49,6 +49,18 @@ NOSNIFF = (b"x-content-type-options", b"nosniff")
 NO_CACHE = (b"cache-control", b"no-cache")
 NOBODY = "nobody"  # the caller in the audit log if the token was not accepted
 DOCS = "/docs"
+PAGE_HEADERS = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", b"default-src 'none'"),
+    NOSNIFF,
+    NO_CACHE,
+)
+NO_PAGE = b"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>No such page</title>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+</head><body><main><h1>There is no page at this address</h1>
+<p>Go to the <a href="/">dashboard</a> or to the <a href="/docs">API</a>.</p></main></body></html>
+"""
 PLAIN_HOST = re.compile(rb"[\w.:\[\]-]+")
 JSON_HEADER = "content-type: application/json"
 ELSEWHERE = "elsewhere"  # the metrics label of requests without a route
@@ -115,7 +127,10 @@ class App:
         except (Gone, ClientDisconnect):
             pass
         except Exception as error:
-            await self._refuse(error, line, send)
+            if isinstance(error, Refusal) and error.status == 404 and _is_for_a_page(scope):
+                await send.whole(404, list(PAGE_HEADERS), NO_PAGE)
+            else:
+                await self._refuse(error, line, send)
         if line is None:
             return ELSEWHERE
         if line.route.audited:
@@ -303,6 +318,13 @@ class _Static:
         if self._path == DOCS and (address := _address(scope)):
             body = body.replace(SERVER.encode(), address)  # examples to copy for this server
         await _Sent(send).whole(200, list(self._headers), body)
+
+
+def _is_for_a_page(scope: Scope) -> bool:
+    """Return whether a browser asks for a page, and not a program for data."""
+    accepts = (value for name, value in scope["headers"] if name == b"accept")
+    is_call = scope["method"] != "GET" or scope["path"].startswith("/v1/")
+    return not is_call and any(b"text/html" in value for value in accepts)
 
 
 def _address(scope: Scope) -> bytes | None:

@@ -91,8 +91,8 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
 <body><header><p><a href="/">Dashboard</a></p><h1>{title} API</h1>
 <p>Version {version}. For machines: <a href="/openapi.json">/openapi.json</a>.</p>
-<p>Every call has an example: one click selects all of it. The examples ask {server}, where
-<code>heatsink serve</code> listens by default. If the server was started with <code>--token</code>,
+<p>Every call has an example: one click selects all of it. The examples ask {server}.
+If the server was started with <code>--token</code>,
 add <code>-H 'Authorization: Bearer TOKEN'</code>. In capitals is what you fill in.</p>
 <p>Errors are <code>application/problem+json</code> with <code>type</code>, <code>title</code>,
 <code>status</code>, <code>detail</code> and, where there is one, <code>field</code>.</p>
