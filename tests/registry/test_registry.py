@@ -16,11 +16,11 @@ from heatsink.errors import (
 from heatsink.primitives.chance import SECRET_BYTES
 from heatsink.primitives.ids import Snowflake, Ulid
 from heatsink.registry import registry as module
-from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
+from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Meta, Reading, Snapshot, for_key
 from heatsink.registry.layouts import EPOCHS_MAX, Layout
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.data import MemoryRegistry
-from heatsink.testing import ManualClock
+from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
 
 FOUNDING = Meta(
     closed_ms=0,
@@ -234,3 +234,39 @@ async def test_a_key_whose_last_epoch_is_far_ahead_does_not_hold_up_others(
     decisions = [for_key(key, BUCKETS, 5, "hot") for key in ("held", "other")]
     assert await registry.publish(decisions, term) == decisions[1:]
     assert (await store.layout("held")).epochs[-1].start_ms == far_ms
+
+
+class Slow(MemoryRegistry):
+    """Takes a while for each call, and counts them."""
+
+    reads = appends = 0
+
+    async def meta(self) -> Reading:
+        self.reads += 1
+        await self._clock.sleep(0.01)
+        return await super().meta()
+
+    async def append(self, entry: LogEntry, term: int | None) -> None:
+        self.appends += 1
+        await self._clock.sleep(0.01)
+        await super().append(entry, term)
+
+
+def test_ten_thousand_keys_get_hot_at_once() -> None:
+    """META is not read around each version: 223 versions take little more than 223 commits."""
+
+    async def play() -> tuple[float, Slow]:
+        clock = SkewedClock()
+        store = Slow(clock)
+        registry = Registry(store, clock)
+        await registry.open(FOUNDING)
+        term = (await store.lead((await store.meta()).meta, "me", 0)).term
+        hot = [for_key(f"key {n}", BUCKETS, 2, "hot") for n in range(10_000)]
+        began_s, store.reads = clock.monotonic_s(), 0
+        assert len(await registry.publish(hot, term)) == 10_000
+        assert registry.view.layout("key 9999").buckets == 2
+        return clock.monotonic_s() - began_s, store
+
+    took_s, store = run_on_virtual_time(play())
+    assert (store.appends, store.reads) == (223, 2)
+    assert took_s < 3.0

@@ -409,10 +409,12 @@ class Registry:
         """Commit decisions to the log, up to 45 in one version.
 
         Returns the decisions that changed something. `term` is None if the caller is not the
-        leader.
+        leader. META is read before the first version and after the last one, not in between: each
+        commit is conditional on the version before it.
         """
         published: list[Decision] = []
         async with self._publishing:
+            await self.renew()
             for first in range(0, len(decisions), PER_VERSION_MAX):
                 together = decisions[first : first + PER_VERSION_MAX]
                 try:
@@ -421,6 +423,8 @@ class Registry:
                     if len(together) == 1 or isinstance(fault, NoTable | NoAccess):
                         raise
                     published += await self._publish_apart(together, term)
+            if published:
+                await self.renew()
         return published
 
     async def replace_pin(self, seen: Decision | None, decision: Decision) -> bool:
@@ -429,7 +433,9 @@ class Registry:
         Returns whether `decision` is the current pin afterwards.
         """
         async with self._publishing:
+            await self.renew()
             await self._publish([decision], None, lambda: self.view.pins.get(decision.key) == seen)
+            await self.renew()
         return self.view.pins.get(decision.key) == decision
 
     async def _publish_apart(
@@ -457,22 +463,25 @@ class Registry:
     ) -> list[Decision]:
         """Commit, in one version, those decisions that would change the view.
 
-        `provided` is called after each renewal of the view. If it returns False, nothing is
-        committed.
+        The view was renewed a moment ago. `provided` is called before each attempt. If it returns
+        False, nothing is committed.
         """
         takes_s = 0.0
         for _ in range(PUBLISH_ATTEMPTS):
-            await self.renew()
-            renewed_s = self._clock.monotonic_s()
+            began_s = self._clock.monotonic_s()
             news = worth_publishing(decisions, self.view)
             if not news or not provided():
                 return []
+            entry = self._entry(news, takes_s)
             try:
-                await self._store.append(self._entry(news, takes_s), term)
+                await self._store.append(entry, term)
             except Outdated:
-                takes_s = max(2 * takes_s, self._clock.monotonic_s() - renewed_s, FOLLOW_S)
+                takes_s = max(2 * takes_s, self._clock.monotonic_s() - began_s, FOLLOW_S)
+                await self.renew()
                 continue
-            await self.renew()
+            self.view.apply(entry)
+            if self.meta.version < entry.version:
+                self._meta = structs.replace(self.meta, version=entry.version)
             await self._trim()
             return news
         raise Unavailable(
