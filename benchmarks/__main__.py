@@ -32,6 +32,7 @@ NAMES = (
     "dynamodb_client",
     "registry_reads",
     "fleet",
+    "jump",
     "queue_store",
     "queue",
     "head_of_line",

@@ -189,10 +189,9 @@ class Aggregator:
         if total is None:
             self._sums[key] = total = rates.copy()
         else:
-            place = max(total[PLACE], rates[PLACE])
-            for n, rate in enumerate(rates):
-                total[n] += rate
-            total[PLACE] = place
+            _add(total, rates, 1.0)
+            if rates[PLACE] > total[PLACE]:
+                total[PLACE] = rates[PLACE]
         if total[UNITS] + total[THROTTLES] >= self._notable_s:
             self._news[key] = None
 
@@ -209,10 +208,7 @@ class Aggregator:
         if total[LISTERS] <= 1:
             del self._sums[key]
             return
-        place = total[PLACE]
-        for n, rate in enumerate(rates):
-            total[n] -= rate
-        total[PLACE] = place
+        _add(total, rates, -1.0)
 
     def _take_early(self, report: Report, account: _Account) -> None:
         for key, heat in report.keys.items():
@@ -374,6 +370,21 @@ class Aggregator:
 
 
 NO_RATES: Rates = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, NOWHERE]
+
+
+def _add(total: Rates, rates: Rates, sign: float) -> None:
+    """Add `sign` times the rates to the total. This runs twice for each key in each report."""
+    total[UNITS] += sign * rates[UNITS]
+    total[WRITES] += sign * rates[WRITES]
+    total[UNREPORTED] += sign * rates[UNREPORTED]
+    total[LISTERS] += sign
+    if rates[VARIANCE]:
+        total[SAMPLED] += sign * rates[SAMPLED]
+        total[VARIANCE] += sign * rates[VARIANCE]
+    if rates[READS] or rates[THROTTLES] or rates[ERROR]:
+        total[READS] += sign * rates[READS]
+        total[THROTTLES] += sign * rates[THROTTLES]
+        total[ERROR] += sign * rates[ERROR]
 
 
 def _rates(heat: Heat, per_s: float, unreported_s: float) -> Rates:
