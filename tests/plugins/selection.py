@@ -45,6 +45,7 @@ STARTERS = {
     uvicorn.Server,
     RedisServer,
 }
+DEFAULT_PORTS = {6379, 8321, 8322, 8323}
 READ = ("tests.", "heatsink.testing.")
 """Modules whose code is read: what the package itself starts is known by the names above."""
 
@@ -145,15 +146,20 @@ def names_in(code: CodeType) -> Iterator[str]:
             yield from names_in(constant)
 
 
+def is_ours(address: object) -> bool:
+    """Whether somebody may run a Heatsink of their own there, which no test may meet."""
+    return isinstance(address, tuple) and address[1] in DEFAULT_PORTS
+
+
 class Guard:
-    """Fails tests of `--quick` that start a process or listen."""
+    """Fails tests of `--quick` that start a process, listen, or call a port that is a default."""
 
     def __init__(self) -> None:
         self._seen: list[str] = []
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in LISTENERS:
+        if event in LISTENERS or (event == "socket.connect" and is_ours(arguments[1])):
             self._seen.append(f"{event} {arguments[:2]!r:.100}")
 
     @pytest.hookimpl(wrapper=True)
