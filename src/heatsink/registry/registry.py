@@ -132,6 +132,9 @@ class Registry:
         self._renewed_s = self._asked_s = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
+        self._changing = asyncio.Lock()
+        """Held during an append or an advance: a closed time that this process advances meanwhile
+        would pass the start of its new epochs."""
         self._saying = b""
 
     @property
@@ -267,7 +270,8 @@ class Registry:
         if closed_ms is None and reading.verdict and reading.verdict.is_due:
             closed_ms = reading.meta.closed_ms  # to renew the evidence
         if closed_ms is not None:
-            await self._catch_up(await self._ours(self._store.advance(closed_ms)))
+            async with self._changing:
+                await self._catch_up(await self._ours(self._store.advance(closed_ms)))
 
     def _horizon_ms(self) -> int:
         horizon_ms = rules.horizon_for(self._latency.typical_s)
@@ -472,9 +476,10 @@ class Registry:
             news = worth_publishing(decisions, self.view)
             if not news or not provided():
                 return []
-            entry = self._entry(news, takes_s)
             try:
-                await self._store.append(entry, term)
+                async with self._changing:
+                    entry = self._entry(news, takes_s)
+                    await self._store.append(entry, term)
             except Outdated:
                 takes_s = max(2 * takes_s, self._clock.monotonic_s() - began_s, FOLLOW_S)
                 await self.renew()
