@@ -35,6 +35,7 @@ NAMES = (
     "jump",
     "queue_store",
     "queue",
+    "claims",
     "head_of_line",
     "scaling",
     "failover",

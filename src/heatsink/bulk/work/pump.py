@@ -34,7 +34,10 @@ logger = logging.getLogger("heatsink")
 TICK_S = 1e-6  # the shortest wait: a shorter one may not advance the clock, and loop for ever
 TENANTS_MAX = 50
 OTHERS = "(others)"
-AHEAD_S = 0.01  # seconds of work to claim ahead, so that workers do not wait for claims
+AHEAD_S = 0.01  # seconds of work to claim ahead, and more if the store answers slowly
+ANSWER_S_MAX = 0.1  # slower answers do not count: what is claimed ahead keeps others waiting
+ANSWER_WEIGHT = 0.25
+STARVED = 3  # answer times to claim ahead for in addition, if workers had to wait for a claim
 CLAIM_MAX = 1_000
 FLUSH_S, FLUSH_S_MAX = 0.005, 0.1  # pause between flushes; longer if the store is slow
 RUN_SHARE = 8  # starts in a row: 1, and 1 more for each 8 workers
@@ -71,6 +74,7 @@ class Pump:
         self._nudge, self._news = Nudge(), Nudge()
         self._depths, self._ready = Nudge(), Nudge()
         self._pace = Pace()
+        self._answers = AnswerTime()
         self.meter = meter
         self.pool = WorkerPool(
             actions,
@@ -86,6 +90,7 @@ class Pump:
         self._unanswered: dict[str, float] = {}
         self._together = 1  # items per worker call, as of the last claim
         self._has_more = True  # whether the store may have items to claim
+        self._was_starved = False  # whether workers were idle when the last claim was answered
         self._look_s = 0.0
         self._beat_s = clock.monotonic_s()
         self._stopping = False
@@ -174,14 +179,21 @@ class Pump:
 
     @property
     def _ahead(self) -> int:
-        """How many items workers finish in `AHEAD_S`. Further claimed items would only wait."""
-        return min(int(self._pace.per_s * AHEAD_S), CLAIM_MAX)
+        """How many items to hold for the workers. Further claimed items would only wait.
+
+        The pump claims again when half of them are left. That half must last until the store
+        answers. Otherwise workers would wait for claims, finish fewer items per second, and the
+        pump would claim even fewer.
+        """
+        return int(self._pace.per_s * (AHEAD_S + 2 * self._answers.mean_s))
 
     def _want(self) -> int:
         if self._stopping or self.pool.backlog > self._ahead // 2:
             return 0
-        room = self.pool.free * self._together + self._ahead - self.pool.backlog
-        return min(room, CLAIM_MAX)
+        lacking = self._ahead - self.pool.backlog
+        if self._was_starved:  # the pace was too low, for want of items
+            lacking += STARVED * int(self._pace.per_s * self._answers.mean_s)
+        return min(self.pool.free * self._together + lacking, CLAIM_MAX)
 
     async def _claim(self, want: int, granted: dict[str, int]) -> Claimed:
         """Claim items under a new attempt id.
@@ -197,11 +209,13 @@ class Pump:
         lease_ms = int(self._lease_s * 1000)
         request = ClaimRequest(self._owner, attempt, want, lease_ms, granted, unanswered)
         claimed = await self._stores.queue.claim(self.partition, request)
+        self._answers.learn(self._clock.monotonic_s() - now_s)
         del self._unanswered[attempt]
         return claimed
 
     def _start(self, claimed: Claimed) -> None:
         self._has_more = claimed.more
+        self._was_starved = claimed.more and not self.pool.backlog and self.pool.free > 0
         wake_s = IDLE_S if claimed.wake_ms is None else claimed.wake_ms / 1000 + 0.001
         self._look_s = self._clock.monotonic_s() + min(wake_s, IDLE_S)
         self.meter.claimed(claimed.slices, self._clock.now_s())
@@ -370,6 +384,16 @@ class Pace:
         weight = 1.0 if latest > self.per_s else PACE_WEIGHT
         self.per_s += weight * (latest - self.per_s)
         self._seen, self._seen_s = finished, now_s
+
+
+class AnswerTime:
+    """How long the store takes to answer a claim, as a moving average."""
+
+    def __init__(self) -> None:
+        self.mean_s = 0.0
+
+    def learn(self, took_s: float) -> None:
+        self.mean_s += ANSWER_WEIGHT * (min(took_s, ANSWER_S_MAX) - self.mean_s)
 
 
 class Nudge:
