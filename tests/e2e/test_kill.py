@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from random import Random
 from time import sleep as pause
@@ -16,7 +18,9 @@ from heatsink import connect
 from heatsink.primitives.ids import Uuid7
 from heatsink.spread.fsck import check
 from tests.spread.test_log import everything
+from tests.waiting import until
 
+SAID = 4_000  # bytes: over 70 lines
 WRITER = """
 import asyncio, sys
 import heatsink
@@ -51,13 +55,21 @@ def kill(writer: subprocess.Popen[bytes]) -> dict[bytes, UUID]:
     return {line[37:-1]: UUID(line[:36].decode()) for line in lines}
 
 
+def unread(writer: subprocess.Popen[bytes]) -> int:
+    """How many bytes the writer has said."""
+    assert writer.stdout is not None
+    waiting = fcntl.ioctl(writer.stdout, termios.FIONREAD, bytes(4))
+    return int.from_bytes(waiting, sys.byteorder)
+
+
 def write_and_kill(url: str, lives: int) -> dict[bytes, UUID]:
     """Two processes share a file; now one is killed and replaced, now the other."""
     rng = Random(5)
     acknowledged: dict[bytes, UUID] = {}
     writers = [start_writer(url, f"first-{n}") for n in range(2)]
     for life in range(lives):
-        pause(0.7 + rng.random() * 0.6)
+        until(lambda: unread(writers[0]) > SAID, "the writer writes")
+        pause(rng.random() * 0.6)
         acknowledged.update(kill(writers.pop(0)))
         writers.append(start_writer(url, f"life-{life}"))
     for writer in writers:
