@@ -3,7 +3,8 @@
 Each engine is a process of its own with one worker; the client is the same for all: raw HTTP over
 connections that stay open, so that it costs little. Limits of partitions are set out of reach. Ours
 runs with many partitions that adapt, and once more with a single one that does not: what the map
-costs, in many short turns, as rates depend on what else the machine does. ministack and moto are
+costs, in many short turns, as rates depend on what else the machine does. Writes to a table with a
+global index take turns with writes to one without: what the index costs. ministack and moto are
 fetched into environments of their own; an engine that cannot be had is left out.
 """
 
@@ -33,6 +34,8 @@ KEYS = 200
 ROWS = 100
 PAGE = 10
 TABLE = "benchmark"
+INDEXED = "indexed"
+INDEX_RATIO = 2.0
 BODY = "x" * 200
 START_S = 60.0
 WARM_UP = 1  # turns that `interleave` does not count
@@ -172,6 +175,43 @@ def create() -> bytes:
     return request("CreateTable", definition)
 
 
+def create_indexed() -> bytes:
+    """A table with one global index, which holds whole items."""
+    kinds = {"pk": "HASH", "sk": "RANGE"}
+    index = {
+        "IndexName": "by-group",
+        "KeySchema": [{"AttributeName": "group", "KeyType": "HASH"}],
+        "Projection": {"ProjectionType": "ALL"},
+    }
+    names = (*kinds, "group")
+    definition = {
+        "TableName": INDEXED,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": [{"AttributeName": n, "AttributeType": "S"} for n in names],
+        "KeySchema": [{"AttributeName": name, "KeyType": kinds[name]} for name in kinds],
+        "GlobalSecondaryIndexes": [index],
+    }
+    return request("CreateTable", definition)
+
+
+def grouped_put(number: int, table: str) -> bytes:
+    item = {"pk": f"key{number % KEYS}", "sk": f"{number:012}", "body": BODY}
+    values = {name: {"S": value} for name, value in item.items()}
+    values["group"] = {"S": f"group{number % 50}"}
+    return request("PutItem", {"TableName": table, "Item": values})
+
+
+def grouped_add(number: int, table: str) -> bytes:
+    update = {
+        "TableName": table,
+        "Key": {"pk": {"S": f"counter{number % KEYS}"}, "sk": {"S": "0"}},
+        "UpdateExpression": "SET #g = :g ADD #n :one",
+        "ExpressionAttributeNames": {"#n": "count", "#g": "group"},
+        "ExpressionAttributeValues": {":one": {"N": "1"}, ":g": {"S": f"group{number % 50}"}},
+    }
+    return request("UpdateItem", update)
+
+
 def put(number: int, **options: Any) -> bytes:
     item = {"pk": f"key{number % KEYS}", "sk": f"{number:012}", "body": BODY}
     values = {name: {"S": value} for name, value in item.items()}
@@ -253,6 +293,22 @@ async def compare_maps(bench: Bench, scale: Scale, many: Engine, one: Engine) ->
             bench.add(f"{name}, CPU of the server", "µs", ours.cpu_s[WARM_UP:], target, costs)
 
 
+async def compare_index(bench: Bench, scale: Scale, engine: Engine) -> None:
+    """What a global index costs: CPU time of the server for a write, with and without it."""
+    if not CPU_KNOWN:
+        return
+    for name, make in (("PutItem", grouped_put), ("UpdateItem", grouped_add)):
+        with_index, without = (
+            Trial(engine, partial(make, table=table), scale(1_280, 6_400))
+            for table in (INDEXED, TABLE)
+        )
+        await interleave(scale(5, 11), with_index, without)
+        plain = ("µs without an index", without.cpu_s[WARM_UP:])
+        target = ratio_at_most(INDEX_RATIO)
+        costs = with_index.cpu_s[WARM_UP:]
+        bench.add(f"{name}, one global index, CPU of the server", "µs", costs, target, plain)
+
+
 async def compare_engines(bench: Bench, scale: Scale, engines: list[Engine]) -> None:
     """All operations of all engines take turns: what else the machine does, it does to all."""
     trials = [
@@ -277,5 +333,7 @@ async def run(bench: Bench, scale: Scale) -> None:
             await reached(port)
             await answers(port, [create(), *map(full_row, range(10 * ROWS))])
         ours, one_partition, *others = engines
+        await answers(ours.contender.port, [create_indexed()])
+        await compare_index(bench, scale, ours)
         await compare_maps(bench, scale, ours, one_partition)
         await compare_engines(bench, scale, [ours, *others])
