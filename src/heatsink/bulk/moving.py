@@ -63,19 +63,22 @@ class Mover:
 
     async def steps(self, partition: int, url: str) -> AsyncIterator[MoveProgress]:
         """Move the partition to `url`, and tell how far the move is, until it is done."""
-        to = self._checked(url)
+        to, mine = self._checked(url), None
         while True:
             plan = await self._call(self._stores.fleet.plan, self._first)
             if not 0 <= partition < plan.high_water:
                 last = plan.high_water - 1
                 raise NotFound(f"there is no partition {shown(partition)}: use 0 to {last}")
+            if mine and plan.moves.get(partition) != mine:
+                _check_not_given_up(plan, partition, to)
             wanted = await self._next_plan(plan, partition, to)
             if wanted is plan:
                 break
             if wanted is not None:
                 await self._call(self._stores.fleet.change, wanted)
                 continue
-            move, source = plan.moves[partition], _any(plan.place(partition), partition)
+            mine = move = plan.moves[partition]
+            source = _any(plan.place(partition), partition)
             await self._prepare(plan, partition, move)
             left = await self._call(self._stores.moves.close_place, source, move.version, named(to))
             if left.is_target:
@@ -183,6 +186,14 @@ class Mover:
         plan = await self._call(self._stores.fleet.plan, self._first)
         if plan.moves.get(partition) == move:
             await self._call(self._stores.fleet.change, plan.placed(partition, move.to))
+
+
+def _check_not_given_up(plan: QueuePlan, partition: int, to: str) -> None:
+    if named(plan.place(partition).url) != named(to):
+        raise Conflict(
+            f"the move of partition {partition} to {named(to)} was given up or replaced: see "
+            "`heatsink bulk places`"
+        )
 
 
 def _any(place: Place, partition: int) -> Spot:

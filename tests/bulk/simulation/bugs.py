@@ -16,8 +16,9 @@ from heatsink.bulk import changes, reconcile, slot_time, submit
 from heatsink.bulk.batch import Batch, Cursor, PartEnd, PartPlace
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.moving import MoveProgress, Mover
-from heatsink.bulk.plan import Move, Spot
+from heatsink.bulk.plan import Move, QueuePlan, Spot
 from heatsink.bulk.reconcile import Reconciler
+from heatsink.bulk.routing import Router
 from heatsink.bulk.slot_time import SlotEvidence, SlotTime
 from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome, PartCounts, Remains
 from heatsink.bulk.submit import Submission
@@ -31,6 +32,7 @@ from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()
+MOVE_BUGS = move_bug = Bugs()
 
 
 @bug
@@ -410,7 +412,10 @@ def a_place_adopted_before_all_is_copied() -> Iterator[None]:
         yield
 
 
-@bug
+# These need a certain order of events, which `test_moves.py` plays.
+
+
+@move_bug
 def a_tombstone_that_is_not_durable() -> Iterator[None]:
     """The old place forgets that it gave the partition away, and takes items from old plans."""
 
@@ -419,6 +424,52 @@ def a_tombstone_that_is_not_durable() -> Iterator[None]:
         return bool(left.closed == move.version)
 
     with patch.object(Mover, "_is_closed", trusting):
+        yield
+
+
+@move_bug
+def copies_that_are_not_read_back() -> Iterator[None]:
+    async def trusting(*_: Any) -> bool:
+        return True
+
+    with patch.object(Mover, "_is_durable", trusting):
+        yield
+
+
+@move_bug
+def a_plan_followed_before_it_is_durable() -> Iterator[None]:
+    """The home goes back to the plan before: accepted items are at a place that is given up."""
+
+    async def trusting(_: Router, stored: QueuePlan) -> QueuePlan:
+        return stored
+
+    with patch.object(Router, "_durable", trusting):
+        yield
+
+
+@move_bug
+def a_move_that_was_given_up_and_goes_on() -> Iterator[None]:
+    """The mover does not look whether the plan still has its move."""
+
+    async def stubborn(self: Mover, partition: int, move: Move) -> None:
+        plan = await self._call(self._stores.fleet.plan, self._first)
+        await self._call(self._stores.fleet.change, plan.placed(partition, move.to))
+
+    with patch.object(Mover, "_adopt", stubborn):
+        yield
+
+
+@move_bug
+def a_new_place_that_is_cleared_again() -> Iterator[None]:
+    """A mover that comes late clears a place that another mover has filled."""
+
+    async def prepare(self: MemoryMoves, partition: int, version: int) -> int:
+        queue = self._queue.held(partition)
+        queue.shares = {n: s for n, s in queue.shares.items() if s.state != "finished"}
+        queue.marks = replace(queue.marks, prepared=version)
+        return version
+
+    with patch.object(MemoryMoves, "prepare", prepare):
         yield
 
 

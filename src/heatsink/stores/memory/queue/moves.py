@@ -51,8 +51,9 @@ class MemoryMoves:
             new.rotation.take_over(service_us)
 
     async def finished(self, partition: int, start: int, limit: int) -> list[str]:
-        shares = self._queue.held(partition).shares
-        return sorted(shares)[start : start + limit]
+        shares = self._queue.held(partition).shares.values()
+        ended = sorted(share.part.id for share in shares if share.state == "finished")
+        return ended[start : start + limit]
 
     async def copy(self, source: int, target: int, version: int, part: str) -> None:
         share = self._queue.held(source).shares.get(part)

@@ -1,0 +1,147 @@
+"""A partition moves, and then a server loses what was not on its disk, or somebody comes late.
+
+The simulation as a whole seldom plays these orders of events. Each scenario must hold, and find the
+bug that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from unittest.mock import patch
+
+import pytest
+from msgspec.structs import replace
+
+from heatsink.bulk import Bulk, BulkSettings
+from heatsink.bulk.moving import ANY_VERSION, Mover
+from heatsink.bulk.plan import Move, Spot, founding
+from heatsink.bulk.routing import routed
+from heatsink.bulk.store import Chunk, Part, QueueStores
+from heatsink.errors import Conflict
+from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
+from tests.bulk.driver import PARTITION, Driver
+
+from .bugs import MOVE_BUGS
+from .server import LossyServer
+
+AWAY = "memory://1"
+PART = Part("a", "a", "ada", "mail", 1, "mail/ada")
+
+
+class Queue:
+    """A queue on two servers, whose partition is at home or away."""
+
+    def __init__(self, is_away: bool = False) -> None:
+        self.server = LossyServer(SkewedClock(), Random(1), 2)
+        places = {PARTITION: AWAY} if is_away else {}
+        self.settings = BulkSettings(partitions=4, places=places)
+
+    def process(self) -> QueueStores:
+        clock = SkewedClock()
+        return routed(self.server.unrouted(clock), founding(self.settings, "memory://"))
+
+    def bulk(self) -> Bulk:
+        return Bulk(self.process(), self.settings, SkewedClock(), Random(2))
+
+    def lose(self, number: int) -> None:
+        """The power fails: what was not on disk is gone."""
+        machine = self.server.machines[number]
+        self.server.stop(machine)
+        self.server.start(machine, machine.durable)
+
+    @property
+    def spot(self) -> Spot:
+        plan = self.server.fleet.stored
+        assert plan is not None
+        return plan.spot(PARTITION)
+
+    def parts(self) -> set[str]:
+        """In the partition, at the place that the stored plan has for it."""
+        return {*self.server.queue.held(self.spot).shares}
+
+    async def failed_part(self) -> None:
+        """A part that has ended, with an item that failed."""
+        driver = Driver(self.process(), ManualClock())
+        await driver.submit("a", [1])
+        await driver.settle((await driver.claim(1)).slices[0], "f")
+        await driver.ends(*await driver.ends())
+
+
+async def a_tombstone_that_is_not_durable() -> None:
+    queue = Queue(is_away=True)
+    old = queue.process()
+    assert await old.queue.part(PARTITION, "a") is None
+    await queue.bulk().place(PARTITION, "home")
+    queue.lose(1)
+    await old.queue.stage(PARTITION, PART, [Chunk(0, 1, b"x")])
+    assert queue.parts() == {"a"}, "the old place took it"
+
+
+async def copies_that_are_not_read_back() -> None:
+    queue, adopt = Queue(), Mover._adopt
+    await queue.failed_part()
+
+    async def after_a_loss(self: Mover, partition: int, move: Move) -> None:
+        queue.lose(1)
+        await adopt(self, partition, move)
+
+    with patch.object(Mover, "_adopt", after_a_loss):
+        await queue.bulk().place(PARTITION, AWAY)
+    assert queue.spot.url == AWAY
+    assert queue.parts() == {"a"}
+
+
+async def a_plan_followed_before_it_is_durable() -> None:
+    queue = Queue()
+    other = queue.process()
+    await queue.bulk().place(PARTITION, AWAY)
+    await other.queue.stage(PARTITION, PART, [Chunk(0, 1, b"x")])
+    queue.lose(0)
+    assert queue.parts() == {"a"}
+
+
+async def a_move_that_was_given_up_and_goes_on() -> None:
+    queue = Queue()
+    await queue.failed_part()
+    steps = queue.bulk().moving(PARTITION, AWAY)
+    assert (await anext(steps)).step == "copying"
+    await queue.bulk().place(PARTITION, "home")
+    await queue.process().queue.stage(PARTITION, replace(PART, id="b"), [Chunk(0, 1, b"x")])
+    with suppress(Conflict):
+        async for _ in steps:
+            pass
+    assert queue.parts() == {"a", "b"}
+
+
+async def a_new_place_that_is_cleared_again() -> None:
+    queue = Queue()
+    await queue.failed_part()
+    await queue.bulk().place(PARTITION, AWAY)
+    version = queue.server.queue.held(queue.spot).marks.prepared
+    await queue.process().moves.prepare(Spot(PARTITION, AWAY, ANY_VERSION), version)
+    assert queue.parts() == {"a"}
+
+
+SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
+    scenario.__name__: scenario
+    for scenario in (
+        a_tombstone_that_is_not_durable,
+        copies_that_are_not_read_back,
+        a_plan_followed_before_it_is_durable,
+        a_move_that_was_given_up_and_goes_on,
+        a_new_place_that_is_cleared_again,
+    )
+}
+
+
+@pytest.mark.parametrize("name", MOVE_BUGS)
+def test_a_scenario_holds(name: str) -> None:
+    run_on_virtual_time(SCENARIOS[name]())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", MOVE_BUGS)
+def test_a_scenario_finds_its_bug(name: str) -> None:
+    with MOVE_BUGS[name](), pytest.raises(AssertionError):
+        run_on_virtual_time(SCENARIOS[name]())  # type: ignore[arg-type]
