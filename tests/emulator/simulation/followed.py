@@ -30,7 +30,7 @@ from .followers import (
     shown,
 )
 from .plain import Allowances, Item, Place, Plain
-from .world import LOOK_S, Ran, World, _edges, simulate
+from .world import LOOK_S, SETTLE_S, Ran, World, _edges, simulate
 from .writes import Writer
 
 GROUPS = ("red", "blue", "green", None)
@@ -181,6 +181,9 @@ class FollowedWorld(World):
         before, after = (None if one is None else group_of(one) for one in (old, new))
         if not self._has_index or (before, after) == (None, None):
             return
+        entry, then = (None if one is None else shown(one, self.projection) for one in (old, new))
+        if entry == then:
+            return  # nothing that the index holds has changed: this costs nothing there
         for group in {before, after} - {None}:
             self._groups.take(group or "", 1.0, self.now_s())
 
@@ -228,15 +231,24 @@ class FollowedWorld(World):
             _edges(index.rows.map)
 
     async def _settle(self, engine: asyncio.Future[None]) -> None:
+        """Table and index are at rest at the same moment: one goes on while the other ends."""
         await super()._settle(engine)
+        until_s = self.now_s() + SETTLE_S
         await asyncio.sleep(self.settings.index_lag_s + LOOK_S)
-        index = self.index()
-        while index is not None and (
-            index.status != "ACTIVE" or any(one.changing for one in index.throughput.adaptive.map)
-        ):
+        while not self._is_at_rest():
             await asyncio.wait([engine], timeout=LOOK_S)
             if engine.done():
                 engine.result()
+            if self.now_s() > until_s:
+                raise Violation("an index is never complete, or its partitions never rest")
+
+    def _is_at_rest(self) -> bool:
+        index = self.index()
+        followed = [self.table.throughput.adaptive.map]
+        if index is not None:
+            followed.append(index.throughput.adaptive.map)
+        is_complete = index is None or index.status == "ACTIVE"
+        return is_complete and not any(one.changing for map_ in followed for one in map_)
 
     def _final_checks(self) -> None:
         super()._final_checks()
