@@ -384,7 +384,7 @@ def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
 # -- partitions that move -------------------------------------------------------------------------
 
 
-@bug
+@move_bug
 def a_closed_place_that_still_answers() -> Iterator[None]:
     """No script looks at the tombstone: who has an old plan leaves items where nobody runs them."""
     with patch.object(QueuePartition, "check_open", lambda *_: None):

@@ -69,6 +69,15 @@ class Queue:
         await driver.ends(*await driver.ends())
 
 
+async def a_closed_place_that_still_answers() -> None:
+    queue = Queue()
+    old = queue.process()
+    assert await old.queue.part(PARTITION, "a") is None
+    await queue.bulk().place(PARTITION, AWAY)
+    await old.queue.stage(PARTITION, PART, [Chunk(0, 1, b"x")])
+    assert queue.parts() == {"a"}, "the old place took it"
+
+
 async def a_tombstone_that_is_not_durable() -> None:
     queue = Queue(is_away=True)
     old = queue.process()
@@ -127,6 +136,7 @@ async def a_new_place_that_is_cleared_again() -> None:
 SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
     scenario.__name__: scenario
     for scenario in (
+        a_closed_place_that_still_answers,
         a_tombstone_that_is_not_durable,
         copies_that_are_not_read_back,
         a_plan_followed_before_it_is_durable,
