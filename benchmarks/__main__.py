@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import platform
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import msgspec
 
@@ -46,6 +50,7 @@ NAMES = (
     "plan",
     "reads",
 )
+RECORDED = Path(__file__).with_name("recorded.json")
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 
 
@@ -54,6 +59,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all if none is named")
     parser.add_argument("--quick", action="store_true", help="a look in less than a minute")
     parser.add_argument("--peers", default="", help="of the queue, with commas: Huey,SAQ")
+    words = "write the figures to benchmarks/recorded.json, from which docs/comparison.md is made"
+    parser.add_argument("--record", action="store_true", help=words)
     parser.add_argument("--list", action="store_true", help="what there is")
     chosen = parser.parse_args()
     for name in chosen.names:
@@ -83,17 +90,32 @@ async def _run(run: Measure, bench: Bench, scale: Scale) -> None:
     await run(bench, scale)
 
 
-def write(results: list[Result], scale: Scale) -> None:
-    report = {
+def circumstances(scale: Scale) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
         "processors": os.cpu_count(),
-        "load": os.getloadavg(),
+        "load": os.getloadavg()[0],
         "quick": scale.quick,
-        "results": results,
     }
+
+
+def write(results: list[Result], scale: Scale) -> None:
     ARTIFACTS.mkdir(exist_ok=True)
-    encoded = msgspec.json.format(msgspec.json.encode(report), indent=2)
-    (ARTIFACTS / "bench.json").write_bytes(encoded + b"\n")
+    save(ARTIFACTS / "bench.json", {**circumstances(scale), "results": results})
+
+
+def record(results: list[Result], scale: Scale) -> None:
+    """Replace what was recorded of these benchmarks, and keep the others."""
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    for name in dict.fromkeys(result.name for result in results):
+        own = [result for result in results if result.name == name]
+        recorded[name] = {**circumstances(scale), "results": own}
+    save(RECORDED, dict(sorted(recorded.items())))
+
+
+def save(file: Path, report: dict[str, Any]) -> None:
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
 
 def report(results: list[Result]) -> None:
@@ -113,6 +135,8 @@ def main() -> int:
     try:
         for name in chosen.names or NAMES:
             results += measure(name, scale)
+        if chosen.record:
+            record(results, scale)
     finally:  # what was measured before something failed took minutes
         write(results, scale)
         report(results)

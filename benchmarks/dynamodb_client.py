@@ -75,7 +75,7 @@ def started(name: str, python: Path, url: str, *paths: Path) -> Iterator[subproc
 
 def clients(stack: ExitStack, url: str, scale: Scale) -> dict[str, Client]:
     """The clients that can be had here, by their names. Ours is the first."""
-    us, puts, fewer = Path(sys.executable), scale(1_280, 6_400), scale(320, 1_280)
+    us, puts, fewer = Path(sys.executable), scale(1_280, 3_200), scale(320, 640)
 
     def start(name: str, python: Path, puts: int, *paths: Path) -> Client:
         return Client(stack.enter_context(started(name, python, url, *paths)), puts)

@@ -8,13 +8,14 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from . import commands, compatibility, errors, fields, http_api, metrics
+from . import commands, compatibility, errors, fields, figures, http_api, metrics
 from .accessible import mend_pages
 
 MAKERS: dict[str, Callable[..., str]] = {
     "commands": commands.markdown,
     "compatibility": compatibility.markdown,
     "errors": errors.markdown,
+    "figures": figures.markdown,
     "http-api": http_api.markdown,
     "metrics": metrics.markdown,
     "record": fields.record,
