@@ -2,7 +2,7 @@
 
 The client needs an extra (`heatsink[dynamodb]` or `heatsink[aws]`). So the client is imported only
 when a table is opened. The package `wire` needs no extra, since the emulator uses it without the
-client.
+client, and starts without importing the other stores.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from heatsink.errors import Misconfigured
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.words import pip_install
-from heatsink.stores.memory.messages import MemoryBus
-from heatsink.stores.stores import ConsumptionNotes, Stores
 
 from .address import DynamoAddress
 
 if TYPE_CHECKING:
+    from heatsink.stores.stores import Stores
+
     from .client import DynamoClient
     from .table import DynamoTable
 
@@ -55,6 +55,9 @@ def dynamodb_stores(address: DynamoAddress, clock: Clock) -> Stores:
 def stores_over(
     client: DynamoClient, table_name: str, clock: Clock, consistent: bool = True
 ) -> Stores:
+    from heatsink.stores.memory.messages import MemoryBus
+    from heatsink.stores.stores import ConsumptionNotes, Stores
+
     from .client import TIMEOUT_S
     from .counters import DynamoCounters
     from .log import DynamoLog
