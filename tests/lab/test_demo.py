@@ -44,7 +44,8 @@ from heatsink.lab.demo.world import DemoWorld
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.connections import ConnectionLimits, listen
 from heatsink.server.process import ServeSettings, running_app
-from heatsink.server.shell import Ending, Endpoint
+from heatsink.server.running import Ending
+from heatsink.server.shell import Endpoint
 from heatsink.testing import ManualClock
 from tests.raw_http import hang_up, open_line
 

@@ -21,7 +21,8 @@ from heatsink.primitives.ids import IdScheme, Ulid, Uuid7
 from heatsink.server.api.requests import token_of
 from heatsink.server.commands import coordinator
 from heatsink.server.commands.coordinator import health_app, run_coordinator
-from heatsink.server.shell import Endpoint, until_signal
+from heatsink.server.running import until_signal
+from heatsink.server.shell import Endpoint
 from heatsink.stores.embedded import free_port
 
 STATUS = Status(

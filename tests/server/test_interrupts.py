@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from heatsink.cli import terminated_as_interrupted
-from heatsink.server.shell import Ending
+from heatsink.server.running import Ending
 from tests.processes import PROGRAM
 from tests.waiting import until
 

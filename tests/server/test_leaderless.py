@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 import heatsink
 from heatsink.cli import main
-from heatsink.server.shell import noting_signals, until_signal
+from heatsink.server.running import noting_signals, until_signal
 from tests.processes import Served, command_line, serving
 from tests.waiting import until
 

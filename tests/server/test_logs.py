@@ -14,7 +14,7 @@ from heatsink import connect
 from heatsink.primitives.clock import SystemClock
 from heatsink.server.api.requests import Token, parse_token
 from heatsink.server.process import ServeSettings, running_app
-from heatsink.server.shell import set_up
+from heatsink.server.running import set_up
 from tests.conftest import logging_as_before
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) +\S")

@@ -17,7 +17,7 @@ from signal import pthread_sigmask
 from typing import Any, TypeVar
 
 from heatsink.server.commands.progress import progress_bar
-from heatsink.server.shell import SIGNALS
+from heatsink.server.running import SIGNALS
 from heatsink.testing import run_on_virtual_time
 
 T = TypeVar("T")

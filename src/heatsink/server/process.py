@@ -29,7 +29,8 @@ from .api.calls.operations import Recent
 from .api.calls.system import make_feed
 from .api.metrics import RequestCollector, metrics_of
 from .api.requests import CacheRules, RequestCounts, RequestLimits, Service, Token
-from .shell import Ending, Endpoint, address_of, check_reach, tell
+from .running import Ending, tell
+from .shell import Endpoint, address_of, check_reach
 from .tracing import traced, tracing_hooks
 
 DATABASE, QUEUE = "heatsink.db", "queue"

@@ -97,7 +97,8 @@ def _demo_in_terminal(plan: TrafficPlan, sized: Sized, act_name: str, as_json: b
 
 def _demo_on_page(plan: TrafficPlan, sized: Sized, act_name: str, port: int) -> None:
     from heatsink.server.api.requests import RequestLimits
-    from heatsink.server.shell import Ending, Endpoint, address_of, run_service
+    from heatsink.server.running import Ending, run_service
+    from heatsink.server.shell import Endpoint, address_of
 
     from .page import PATH, serve
     from .stage import Stage

@@ -20,7 +20,8 @@ from heatsink.errors import InvalidSetting
 from heatsink.server.api.app import App
 from heatsink.server.dashboard import SafeHeaders, make_pages
 from heatsink.server.process import ServeSettings, running_app
-from heatsink.server.shell import Ending, Endpoint
+from heatsink.server.running import Ending
+from heatsink.server.shell import Endpoint
 
 from .acts import find_act
 from .stage import Stage

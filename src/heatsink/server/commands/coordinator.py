@@ -40,16 +40,8 @@ from heatsink.server.commands.configuration import (
     log_json_option,
     news_option,
 )
-from heatsink.server.shell import (
-    Ending,
-    Endpoint,
-    address_of,
-    metrics_page,
-    plain_app,
-    run,
-    set_up,
-    tell,
-)
+from heatsink.server.running import Ending, run, set_up, tell
+from heatsink.server.shell import Endpoint, address_of, metrics_page, plain_app
 from heatsink.spread.policy import BucketRules
 
 logger = logging.getLogger("heatsink")

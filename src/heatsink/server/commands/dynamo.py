@@ -25,8 +25,7 @@ from heatsink.server.commands.configuration import (
     config_option,
     log_json_option,
 )
-from heatsink.server.commands.partitions import show_partitions
-from heatsink.server.shell import announce, run_service, set_up
+from heatsink.server.running import announce, run_service, set_up
 
 UNITS = Number(UNITS_MIN, UNITS_MAX)
 SECONDS = Number(0, SECONDS_MAX)
@@ -130,6 +129,8 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
     second terminal.
     """
     if partitions == SHOW:
+        from heatsink.server.commands.partitions import show_partitions
+
         show_partitions(f"http://127.0.0.1:{port}", SystemClock())
         return
 

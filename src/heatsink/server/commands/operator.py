@@ -16,7 +16,7 @@ from heatsink.coordinator.explainer import not_known
 from heatsink.coordinator.lease import CURE
 from heatsink.primitives.subjects import Kind
 from heatsink.primitives.words import counted
-from heatsink.server.shell import one_line
+from heatsink.server.running import one_line
 
 from .configuration import WholeRange, Word
 from .remote import Remote, remote_options

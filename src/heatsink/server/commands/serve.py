@@ -23,7 +23,8 @@ from heatsink.primitives.ids import IdScheme, Snowflake, Ulid, Uuid7
 from heatsink.server.api.requests import CacheRules, RequestLimits, Token, parse_token
 from heatsink.server.dashboard import make_pages
 from heatsink.server.process import ServeSettings, serve
-from heatsink.server.shell import fast_loop, run, set_up, tell
+from heatsink.server.running import run, set_up, tell
+from heatsink.server.shell import fast_loop
 from heatsink.server.tracing import tracing_option
 from heatsink.spread.policy import BucketRules
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from heatsink.client.blocking_calls import BlockingDeploymentSettings
 from heatsink.client.deployment import SettingInForce
 from heatsink.errors import InvalidSetting, NotFound
-from heatsink.server.shell import one_line
+from heatsink.server.running import one_line
 
 from .configuration import WORD, Word
 from .operator import shown

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from heatsink.primitives.words import counted
-from heatsink.server.shell import one_line
+from heatsink.server.running import one_line
 
 from .configuration import Word
 from .operator import LINES, shown

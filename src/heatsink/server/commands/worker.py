@@ -25,16 +25,8 @@ from heatsink.errors import InvalidSetting, Retryable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import Hook
 from heatsink.server.api.metrics import Metrics
-from heatsink.server.shell import (
-    Ending,
-    Endpoint,
-    announce,
-    default_signals,
-    metrics_page,
-    plain_app,
-    run_service,
-    set_up,
-)
+from heatsink.server.running import Ending, announce, default_signals, run_service, set_up
+from heatsink.server.shell import Endpoint, metrics_page, plain_app
 from heatsink.server.tracing import tracing_hooks, tracing_option
 
 from .configuration import (
