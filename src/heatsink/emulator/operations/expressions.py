@@ -303,12 +303,12 @@ def _check_placeholders(names: Names | None, values: Values | None) -> None:
 
 
 def _check_defined(scope: Scope, parsed: Parsed[Any]) -> None:
-    for name in parsed.names - scope.names.keys():
+    for name in (one for one in parsed.names if one not in scope.names):
         raise ValidationFailed(
             f"Invalid {parsed.field}: An expression attribute name used in the document path is "
             f"not defined; attribute name: {name}"
         )
-    for name in parsed.values - scope.values.keys():
+    for name in (one for one in parsed.values if one not in scope.values):
         raise ValidationFailed(
             f"Invalid {parsed.field}: An expression attribute value used in expression is not "
             f"defined; attribute value: {name}"

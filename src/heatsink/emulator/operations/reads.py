@@ -303,6 +303,7 @@ def _prepared_scan(request: Scan) -> Expressions:
     is_legacy = any(value is not None for value in legacy.values())
     given = _legacy(request, request.scan_filter) if is_legacy else None
     _check_starting_key(request)
+    _segment(request)  # raises if the segment is wrong, before expressions are read
     if given is not None:
         return given
     ordered = {FILTER: expressions[FILTER], PROJECTION: expressions[PROJECTION]}

@@ -97,8 +97,8 @@ class Reader:
         self.field = field
         self.keywords: frozenset[str] = frozenset()
         self.late: str | None = None
-        self.names: set[str] = set()
-        self.values: set[str] = set()
+        self.names: dict[str, None] = {}
+        self.values: dict[str, None] = {}
         self.nested: list[Path] = []
 
     def mistake(self, rank: int, what: str) -> None:
@@ -190,7 +190,7 @@ class Reader:
     def _name(self) -> str:
         token = self.next
         if token.kind == "alias":
-            self.names.add(token.text)
+            self.names[token.text] = None
         elif token.kind != "name" or token.text.upper() in self.keywords:
             raise self.syntax_error()
         elif token.text.upper() in reserved_words():
@@ -202,7 +202,7 @@ class Reader:
     def placeholder(self) -> Placeholder:
         if self.next.kind != "value":
             raise self.syntax_error()
-        self.values.add(self.next.text)
+        self.values[self.next.text] = None
         return Placeholder(self.take().text)
 
     def calls_function(self) -> bool:
@@ -214,22 +214,22 @@ class Reader:
 
 
 class Parsed(msgspec.Struct, Generic[T], frozen=True):
-    """A parsed expression. `names` and `values` are the placeholders that it uses.
+    """A parsed expression. `names` and `values` are the placeholders that it uses, in order.
 
     `late` is a mistake that counts only if all placeholders are defined. `nested` are the paths
     that reach into an attribute.
     """
 
     root: T
-    names: frozenset[str]
-    values: frozenset[str]
+    names: tuple[str, ...]
+    values: tuple[str, ...]
     field: str
     late: str | None = None
     nested: tuple[Path, ...] = ()
 
 
 def _parsed(reader: Reader, root: T) -> Parsed[T]:
-    names, values = frozenset(reader.names), frozenset(reader.values)
+    names, values = tuple(reader.names), tuple(reader.values)
     return Parsed(root, names, values, reader.field, reader.late, tuple(reader.nested))
 
 
