@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from heatsink.coordinator.keys import KeyWatch, Watchlist
+from heatsink.coordinator.keys import Watchlist
 from heatsink.heat import count
 from heatsink.heat.count import TopKeys
 from heatsink.heat.fleet import Aggregator
@@ -60,12 +60,6 @@ def a_floor_instead_of_samples() -> Iterator[None]:
 @bug
 def a_feedback_that_never_ends() -> Iterator[None]:
     with patch.object(Watchlist, "_let_go", lambda *_: None):
-        yield
-
-
-@bug
-def a_feedback_that_nobody_hears() -> Iterator[None]:
-    with patch.object(KeyWatch, "_tell_how_to_sample", lambda *_: None):
         yield
 
 

@@ -28,7 +28,8 @@ RULES, SETTINGS = BucketRules(), ReportSettings()
 LIMIT = RULES.bucket_units_s
 TICK_S = 0.1
 HOT_AT_S, LASTS_S, FOUND_IN_S = 1.5, 5.0, 2.0
-ACCURACY = 0.2
+FOUND_IN_CROWD_S = 3.0  # tables have evicted the key: it is precise one window later
+ACCURACY, CROWD_ACCURACY = 0.2, 0.35
 COLD_TICKS = 150
 
 
@@ -109,6 +110,8 @@ class Fleet:
         ]
         everywhere = list(range(number))
         seen_by = [everywhere, everywhere, rng.sample(everywhere, min(number, 5)), everywhere[:1]]
+        if self.is_crowded:
+            seen_by = [everywhere]
         self.hot = [
             Key(
                 f"hot {n}",
@@ -187,11 +190,13 @@ class Fleet:
         for key in self.hot:
             found_s = spread_s.get(key.name, float("inf")) - key.hot_at_s
             self.outcome.found_s.append(found_s)
-            if not self.is_beyond_budget and found_s > FOUND_IN_S:
+            limit_s = FOUND_IN_CROWD_S if self.is_crowded else FOUND_IN_S
+            if not self.is_beyond_budget and found_s > limit_s:
                 seen = f"{key.rate_s:,.0f} writes/s on {len(key.servers)} servers"
                 raise Violation(f"{key.name} with {seen} was found after {found_s:.1f} s")
         for error in self.outcome.errors:
-            if not self.is_beyond_budget and abs(error) > ACCURACY:
+            most = CROWD_ACCURACY if self.is_crowded else ACCURACY
+            if not self.is_beyond_budget and abs(error) > most:
                 raise Violation(f"an estimate was off by {error:.0%}")
         self.outcome.events["watched"] = len(self.watch._watchlist.taus)
 

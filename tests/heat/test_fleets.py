@@ -15,7 +15,6 @@ FOUND_AT = {  # to begin there saves time; all other seeds are tried as well
     "a_biased_sample": 20,
     "sampling_after_the_bounded_table": 3,
     "a_floor_instead_of_samples": 20,
-    "a_feedback_that_nobody_hears": 111,
     "buckets_from_a_rough_estimate": 54,
 }
 
