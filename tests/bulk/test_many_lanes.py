@@ -40,10 +40,10 @@ class Lanes:
     async def submit(self, tenant: str, items: int, rate: str | None = None) -> None:
         await self.world.bulk.submit("call", range(items), tenant=tenant, rate=rate)
 
-    async def per_s(self, **settings: Any) -> dict[str, float]:
+    async def per_s(self, settled_s: float = SETTLED_S, **settings: Any) -> dict[str, float]:
         """What each tenant starts in a second, once all run."""
         async with self.world.consumer(**settings):
-            await asyncio.sleep(SETTLED_S)
+            await asyncio.sleep(settled_s)
             before, self.claims = Counter(self.started), 0
             await asyncio.sleep(SECONDS)
             return {name: (self.started[name] - before[name]) / SECONDS for name in self.started}
@@ -86,13 +86,13 @@ def test_a_rate_that_needs_most_workers_of_several_partitions_is_used(
 ) -> None:
     """The batch is in four partitions, and up to four fifths of all workers are needed for it.
 
-    How evenly the four share the batch depends on its id.
+    How long the four take to share the rate among them is chance: up to two seconds.
     """
 
     @on_virtual_time
     async def play() -> None:
         lanes = Lanes(service_s, partitions=16)
         await lanes.submit("lane", 20_000, f"{per_s}/s")
-        assert (await lanes.per_s(workers=workers))["lane"] > 0.85 * per_s
+        assert (await lanes.per_s(settled_s=2.0, workers=workers))["lane"] > 0.95 * per_s
 
     play()

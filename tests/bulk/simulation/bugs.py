@@ -1,6 +1,7 @@
 """Bugs that somebody might write, each planted into the production code for one run.
 
-They show that the simulation bites: every one of them must be found within 200 seeds.
+They show that the simulation bites: every one of them must be found within 200 seeds, or by the
+scenario in `test_scenarios.py` that has its name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()
-MOVE_BUGS = move_bug = Bugs()
+SCENARIO_BUGS = scenario_bug = Bugs()
 
 
 @bug
@@ -222,7 +223,7 @@ def starts_that_are_not_forfeited() -> Iterator[None]:
         yield
 
 
-@bug
+@scenario_bug
 def a_generation_for_all_submissions() -> Iterator[None]:
     """Two submissions of one id share their parts, and each its own chunks in them."""
 
@@ -368,7 +369,7 @@ def a_restoration_that_doubles_items() -> Iterator[None]:
         yield
 
 
-@bug
+@scenario_bug
 def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
     """A server that went back gives a version out again: an old change replaces a newer one."""
     update = MemoryBatches.update
@@ -384,7 +385,7 @@ def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
 # -- partitions that move -------------------------------------------------------------------------
 
 
-@move_bug
+@scenario_bug
 def a_closed_place_that_still_answers() -> Iterator[None]:
     """No script looks at the tombstone: who has an old plan leaves items where nobody runs them."""
     with patch.object(QueuePartition, "check_open", lambda *_: None):
@@ -412,10 +413,7 @@ def a_place_adopted_before_all_is_copied() -> Iterator[None]:
         yield
 
 
-# These need a certain order of events, which `test_moves.py` plays.
-
-
-@move_bug
+@scenario_bug
 def a_tombstone_that_is_not_durable() -> Iterator[None]:
     """The old place forgets that it gave the partition away, and takes items from old plans."""
 
@@ -427,7 +425,7 @@ def a_tombstone_that_is_not_durable() -> Iterator[None]:
         yield
 
 
-@move_bug
+@scenario_bug
 def copies_that_are_not_read_back() -> Iterator[None]:
     async def trusting(*_: Any) -> bool:
         return True
@@ -436,7 +434,7 @@ def copies_that_are_not_read_back() -> Iterator[None]:
         yield
 
 
-@move_bug
+@scenario_bug
 def a_plan_followed_before_it_is_durable() -> Iterator[None]:
     """The home goes back to the plan before: accepted items are at a place that is given up."""
 
@@ -447,7 +445,7 @@ def a_plan_followed_before_it_is_durable() -> Iterator[None]:
         yield
 
 
-@move_bug
+@scenario_bug
 def a_move_that_was_given_up_and_goes_on() -> Iterator[None]:
     """The mover does not look whether the plan still has its move."""
 
@@ -459,7 +457,7 @@ def a_move_that_was_given_up_and_goes_on() -> Iterator[None]:
         yield
 
 
-@move_bug
+@scenario_bug
 def a_new_place_that_is_cleared_again() -> Iterator[None]:
     """A mover that comes late clears a place that another mover has filled."""
 

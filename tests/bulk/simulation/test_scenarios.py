@@ -1,12 +1,12 @@
-"""A partition moves, and then a server loses what was not on its disk, or somebody comes late.
+"""Scenarios: orders of events that the simulation as a whole seldom plays.
 
-The simulation as a whole seldom plays these orders of events. Each scenario must hold, and find the
-bug that it is about.
+In most of them a partition moves, and then a server loses what was not on its disk, or somebody
+comes late. Each scenario must hold, and find the bug that it is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from random import Random
 from unittest.mock import patch
@@ -19,14 +19,16 @@ from heatsink.bulk.moving import ANY_VERSION, Mover
 from heatsink.bulk.plan import Move, Spot, founding
 from heatsink.bulk.routing import routed
 from heatsink.bulk.store import Chunk, Part, QueueStores
-from heatsink.errors import Conflict
+from heatsink.bulk.submit import Submission
+from heatsink.errors import Conflict, Overloaded
 from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
 from tests.bulk.driver import PARTITION, Driver
 
-from .bugs import MOVE_BUGS
+from .bugs import SCENARIO_BUGS
 from .server import LossyServer
 
 AWAY = "memory://1"
+ITEMS = 600  # more than one call stages
 PART = Part("a", "a", "ada", "mail", 1, "mail/ada")
 
 
@@ -42,8 +44,8 @@ class Queue:
         clock = SkewedClock()
         return routed(self.server.unrouted(clock), founding(self.settings, "memory://"))
 
-    def bulk(self) -> Bulk:
-        return Bulk(self.process(), self.settings, SkewedClock(), Random(2))
+    def bulk(self, seed: int = 2) -> Bulk:
+        return Bulk(self.process(), self.settings, SkewedClock(), Random(seed))
 
     def lose(self, number: int) -> None:
         """The power fails: what was not on disk is gone."""
@@ -133,6 +135,48 @@ async def a_new_place_that_is_cleared_again() -> None:
     assert queue.parts() == {"a"}
 
 
+async def a_generation_for_all_submissions() -> None:
+    """Another submission of the id is given up after this one has confirmed its parts."""
+    queue, confirm = Queue(), Submission._confirm
+    others = [queue.bulk(seed=3)]
+
+    async def broken() -> AsyncIterator[int]:
+        for number in range(ITEMS):
+            yield number
+        raise BrokenPipeError
+
+    async def while_another_gives_up(self: Submission) -> None:
+        await confirm(self)
+        if others:
+            with suppress(BrokenPipeError):
+                await others.pop().submit("mail", broken(), id="a")
+
+    with patch.object(Submission, "_confirm", while_another_gives_up), suppress(Overloaded):
+        await queue.bulk().submit("mail", range(ITEMS), id="a")
+    record = await queue.process().batches.get("a")
+    assert record is not None
+    assert record.is_sealed, "the other submission took its parts away"
+    assert sum(place.items for place in record.parts) == ITEMS
+
+
+async def a_version_that_is_compared_without_its_tag() -> None:
+    """The home loses a change, and gives its version to another one."""
+    queue = Queue()
+    await queue.bulk().submit("mail", [1], id="a")
+    batches = queue.process().batches
+    known = await batches.get("a")
+    assert known is not None
+    lost = await batches.update(replace(known, state="paused"))
+    assert lost is not None
+    queue.lose(0)
+    kept = await batches.update(replace(known, state="cancelling"))
+    assert kept is not None
+    assert (kept.version, kept.tag) != (lost.version, lost.tag)
+    assert kept.version == lost.version
+    await batches.update(replace(lost, state="running"))
+    assert await batches.get("a") == kept
+
+
 SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -142,16 +186,18 @@ SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
         a_plan_followed_before_it_is_durable,
         a_move_that_was_given_up_and_goes_on,
         a_new_place_that_is_cleared_again,
+        a_generation_for_all_submissions,
+        a_version_that_is_compared_without_its_tag,
     )
 }
 
 
-@pytest.mark.parametrize("name", MOVE_BUGS)
+@pytest.mark.parametrize("name", SCENARIO_BUGS)
 def test_a_scenario_holds(name: str) -> None:
     run_on_virtual_time(SCENARIOS[name]())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", MOVE_BUGS)
+@pytest.mark.parametrize("name", SCENARIO_BUGS)
 def test_a_scenario_finds_its_bug(name: str) -> None:
-    with MOVE_BUGS[name](), pytest.raises(AssertionError):
+    with SCENARIO_BUGS[name](), pytest.raises(AssertionError):
         run_on_virtual_time(SCENARIOS[name]())  # type: ignore[arg-type]
