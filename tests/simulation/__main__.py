@@ -19,7 +19,7 @@ from tests.reads import world as reads
 from tests.timelines import simulation as timelines
 
 from .history import Violation
-from .machine import simulate_cure, simulate_machine
+from .machine import simulate_cure, simulate_cure_of_a_fleet, simulate_machine
 from .world import simulate, simulate_dynamodb
 
 RUNS: dict[str, Callable[[int], object]] = {
@@ -33,6 +33,7 @@ RUNS: dict[str, Callable[[int], object]] = {
     "dynamodb": simulate_dynamodb,
     "machine": simulate_machine,
     "cure": simulate_cure,
+    "cured-fleet": simulate_cure_of_a_fleet,
     "fleets": fleets.simulate,
 }
 VIOLATIONS = (Violation, reads.Violation, timelines.Violation, fleets.Violation)

@@ -36,6 +36,7 @@ from tests.planted import Bugs
 BUGS = bug = Bugs()
 MACHINE_BUGS = machine_bug = Bugs()  # found on one machine, with SQLite's stores
 CURE_BUGS = cure_bug = Bugs()  # found where a store that was moved ahead is cured
+FLEET_CURE_BUGS = fleet_cure_bug = Bugs()  # the same, in a large fleet that gets news from Redis
 
 
 @bug
@@ -449,7 +450,7 @@ def a_cure_without_an_epoch_floor() -> Iterator[None]:
         yield
 
 
-@cure_bug
+@fleet_cure_bug
 def a_cure_under_the_old_incarnation() -> Iterator[None]:
     """Redis still tells the closed time of before, and nobody knows that it is over."""
     reset = SqliteAlone.reset

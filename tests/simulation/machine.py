@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import patch
 
 from heatsink.client.heatsink import Heatsink
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import now_ms
 from heatsink.primitives.ids import Uuid7
+from heatsink.registry import news
 from heatsink.registry.closed_time import evidence_of
 from heatsink.spread import fsck
 
@@ -19,6 +21,7 @@ from .world import COUNTERS, YEAR_S, World, has_folds, play
 
 TWO_DAYS_S = 2 * 86_400.0
 PINNED_S = 10.0
+FLEET_ASKS_S = 0.1  # as if 10,000 processes shared what the store answers
 
 
 class MachineWorld(World):
@@ -87,6 +90,7 @@ class CuredWorld(World):
     """
 
     backend: SqliteBackend
+    ahead_s = TWO_DAYS_S
 
     async def run(self) -> History:
         for node in self.nodes:
@@ -111,9 +115,9 @@ class CuredWorld(World):
         self._heal()
 
     async def _live_ahead(self, seconds: float) -> None:
-        self._set_clocks(TWO_DAYS_S, TWO_DAYS_S)
+        self._set_clocks(self.ahead_s, self.ahead_s)
         await self._live_and_heal(seconds)
-        self._set_clocks(-TWO_DAYS_S, 0.0)
+        self._set_clocks(-self.ahead_s, 0.0)
 
     def _set_clocks(self, shift_s: float, kernel_offset_s: float | None) -> None:
         for node in self.nodes:
@@ -133,7 +137,7 @@ class CuredWorld(World):
         alone = self.backend.alone(clock)
         stores = alone.stores
         meta = (await stores.registry.meta()).meta
-        if meta.closed_ms < now_ms(clock) + 1000 * TWO_DAYS_S - 60_000:
+        if meta.closed_ms < now_ms(clock) + 1000 * self.ahead_s - 60_000:
             raise Violation("the store was not moved ahead")
         evidence = evidence_of(clock, now_ms(clock))
         await fsck.reset_closed_time(
@@ -163,6 +167,24 @@ class CuredWorld(World):
             raise Violation(found.problems[0])
 
 
+class CuredFleet(CuredWorld):
+    """The same by a minute, in a large fleet: its processes believe news from that far ahead.
+
+    So only its incarnation tells news of before the cure from news of after it. Each process that
+    starts after the cure finds the news of before it in Redis.
+    """
+
+    ahead_s = 75.0
+
+    async def run(self) -> History:
+        with patch.object(news, "ASKS_S", FLEET_ASKS_S):
+            return await super().run()
+
+    async def _cure(self) -> None:
+        await super()._cure()
+        self.audit.ahead_ms_max = float("inf")  # the longer no news comes, the further ahead
+
+
 def _adding(key: str):  # type: ignore[no-untyped-def]
     async def add(hs: Heatsink) -> None:
         await hs.counters.add(key, 1)
@@ -178,3 +200,8 @@ def simulate_machine(seed: int) -> History:
 def simulate_cure(seed: int) -> History:
     """A store that was moved ahead, is cured, and goes on."""
     return play(seed, SqliteBackend, has_folds(seed), CuredWorld)
+
+
+def simulate_cure_of_a_fleet(seed: int) -> History:
+    """A store that was moved ahead by a minute, whose large fleet gets its news from Redis."""
+    return play(2 * seed + 1, SqliteBackend, with_folds=False, make_world=CuredFleet)
