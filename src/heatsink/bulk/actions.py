@@ -121,7 +121,11 @@ class Context:
         The row itself records that the append happened, so a crash cannot separate the append from
         its record. If an earlier attempt appended another body, the earlier body stays. A handler
         that appends to one key several times must do so in the same order in every attempt. Raises
-        `InvalidSetting` if the worker has no data store: `await context.once("conv_42", b"tagged")`
+        `InvalidSetting` if the worker has no data store.
+
+        Example::
+
+            await context.once("conv_42", b"tagged")
         """
         self._appended = self._appended or {}
         before = self._appended.get(key, 0)

@@ -84,7 +84,11 @@ class Bulk:
     async def open(self) -> None:
         """Connect now, so that errors show early; otherwise the first call connects.
 
-        Raises `Misconfigured` if the queue's server is not durable enough: `await hs.bulk.open()`
+        Raises `Misconfigured` if the queue's server is not durable enough.
+
+        Example::
+
+            await hs.bulk.open()
         """
         await self._patience.open()
 
@@ -298,7 +302,7 @@ class Bulk:
                 return kept
 
     async def places(self) -> list[PartitionPlace]:
-        """Return which Redis holds each partition, without logins.
+        """Return which Redis holds each partition. The URLs have no user names or passwords.
 
         Example::
 

@@ -161,7 +161,9 @@ class BlockingBufferedCounters:
     def add_soon(self, key: str, amount: int = 1) -> Future[None]:
         """Add without waiting; the returned future completes when the add is durable.
 
-        Raises `Closed` outside `with`, and `InvalidSetting` for an amount out of range::
+        Raises `Closed` outside `with`, and `InvalidSetting` for an amount out of range.
+
+        Example::
 
             counts.add_soon("views:42")  # written with the next flush
         """
@@ -171,7 +173,11 @@ class BlockingBufferedCounters:
         """Add, and return when the store has acknowledged a write that contains the add.
 
         After a `Retryable` error, a later flush may write the add. The add then counts once. Raises
-        `Closed` outside `with`: `counts.add("views:42", 5)`
+        `Closed` outside `with`.
+
+        Example::
+
+            counts.add("views:42", 5)
         """
         return self._loop.call(self._part.add, key, amount)
 
@@ -383,7 +389,11 @@ class BlockingBulk:
     def open(self) -> None:
         """Connect now, so that errors show early; otherwise the first call connects.
 
-        Raises `Misconfigured` if the queue's server is not durable enough: `hs.bulk.open()`
+        Raises `Misconfigured` if the queue's server is not durable enough.
+
+        Example::
+
+            hs.bulk.open()
         """
         return self._loop.call(self._part.open)
 
@@ -443,7 +453,7 @@ class BlockingBulk:
         return self._loop.call(self._part.repartition, partitions)
 
     def places(self) -> list[PartitionPlace]:
-        """Return which Redis holds each partition, without logins.
+        """Return which Redis holds each partition. The URLs have no user names or passwords.
 
         Example::
 

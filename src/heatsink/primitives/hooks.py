@@ -38,9 +38,9 @@ logger = logging.getLogger("heatsink")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of the application, or a run of the application's code by Heatsink.
+    """A call that the application makes, or a run of the application's code that Heatsink starts.
 
-    The names are `log.append`, `log.page`, `log.get`, `log.delete`, `log.erase`, `counters.add`,
+    `name` is one of `log.append`, `log.page`, `log.get`, `log.delete`, `log.erase`, `counters.add`,
     `counters.value`, `reads.load` (the application's load after a cache miss), `bulk.submit` and
     `bulk.run` (the application's handler).
     """
@@ -57,7 +57,7 @@ class Call:
 class Event:
     """Something that happened in the background, or during a call.
 
-    The names are `leadership.gained`, `leadership.lost`, `decision`, `advice`,
+    `name` is one of `leadership.gained`, `leadership.lost`, `decision`, `advice`,
     `coordinator.failed`, `coordinator.recovered`, `background.failed`, `news.lost`, `news.back`,
     `settings.differ`, `call.throttled`, `call.retried`, `bulk.waiting` (no worker runs a batch that
     the application waits for) and `bulk.error` (a handler raised an exception).

@@ -194,7 +194,11 @@ class BlockingReads:
         """Drop a key's value: later calls of `get` in this process return only newly loaded values.
 
         Call `forget` after a write. If the client has `news`, other processes drop the value
-        shortly afterwards. Raises `InvalidKey` for a bad key: `hs.reads.forget("product:42")`
+        shortly afterwards. Raises `InvalidKey` for a bad key.
+
+        Example::
+
+            hs.reads.forget("product:42")
         """
         key = check_key(key)
         self._check_open()

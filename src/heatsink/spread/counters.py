@@ -199,7 +199,9 @@ class BufferedCounters:
     def add_soon(self, key: str, amount: int = 1) -> asyncio.Future[None]:
         """Add without waiting; the returned future completes when the add is durable.
 
-        Raises `Closed` outside `async with`, and `InvalidSetting` for an amount out of range::
+        Raises `Closed` outside `async with`, and `InvalidSetting` for an amount out of range.
+
+        Example::
 
             counts.add_soon("views:42")  # written with the next flush
         """
@@ -224,7 +226,11 @@ class BufferedCounters:
         """Add, and return when the store has acknowledged a write that contains the add.
 
         After a `Retryable` error, a later flush may write the add. The add then counts once. Raises
-        `Closed` outside `async with`: `await counts.add("views:42", 5)`
+        `Closed` outside `async with`.
+
+        Example::
+
+            await counts.add("views:42", 5)
         """
         await asyncio.shield(self.add_soon(key, amount))
 

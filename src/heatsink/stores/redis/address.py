@@ -227,7 +227,9 @@ def check_authority(address: RedisAddress) -> None:
     if not ca:
         return
     if not address.tls:
-        raise InvalidSetting("ca in a Redis URL needs TLS: begin the URL with rediss", field="ca")
+        raise InvalidSetting(
+            "ca= in a Redis URL needs TLS: begin the URL with rediss://", field="ca"
+        )
     try:
         ssl.create_default_context(cafile=ca)
     except OSError as error:
