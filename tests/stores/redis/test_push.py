@@ -72,7 +72,7 @@ async def test_without_pushes_a_follower_polls_and_later_more_slowly(clock: Manu
 
 async def test_soft_decisions_are_pushed_too(clock: ManualClock) -> None:
     theirs, leader, ours, follower = pushed(clock)
-    said = RedisSoft(theirs, KEYS)
+    said = RedisSoft(theirs, KEYS, leader)
     heard = RedisSoft(ours, KEYS, follower)
     assert await heard.read() == []
     asked = len(ours.commands)

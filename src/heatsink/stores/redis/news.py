@@ -158,7 +158,8 @@ class RedisNews:
 class RedisSoft:
     """Soft decisions on a stream of limited length. Each reader remembers its own position.
 
-    They are also pushed, as news is. While pushes arrive, the stream is read only now and then.
+    With `news`, they are also pushed, as news is. While pushes arrive, the stream is read only now
+    and then. Without it, as in the queue, nobody listens for pushes.
     """
 
     def __init__(
@@ -175,6 +176,8 @@ class RedisSoft:
         for each in soft:
             body = msgspec.msgpack.encode(each)
             await self._run("XADD", self._keys.soft, "MAXLEN", "~", DECISIONS_MAX, "*", "d", body)
+        if self._news is None:
+            return
         for first in range(0, len(soft), READ_MAX):
             push = _Push(soft=soft[first : first + READ_MAX])
             await self._run("PUBLISH", self._keys.news, msgspec.msgpack.encode(push))
