@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from heatsink.bulk.plan import QueuePlan
-from heatsink.bulk.routing import routed
+from heatsink.bulk.reconcile import routed
 from heatsink.bulk.store import QueueStores
 from heatsink.stores.memory.queue import FIRST, MemoryQueueServer
 from heatsink.testing import Faults, Link, SkewedClock, linked_queue

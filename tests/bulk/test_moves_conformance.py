@@ -12,7 +12,7 @@ import pytest
 from heatsink.bulk import Bulk, BulkSettings
 from heatsink.bulk.moving import ANY_VERSION
 from heatsink.bulk.plan import Place, QueuePlan, Spot, bare
-from heatsink.bulk.routing import routed
+from heatsink.bulk.reconcile import routed
 from heatsink.bulk.store import Chunk, Part, QueueStores
 from heatsink.errors import Conflict, InvalidSetting, NotFound, Unavailable
 from heatsink.stores.memory.queue import FIRST, MemoryQueueServer

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.bulk.slot_time import (
+from heatsink.primitives.slot_time import (
     BELIEVE_MS,
     STEP_MS,
     SlotEvidence,
@@ -157,7 +157,7 @@ def test_a_caller_whose_call_lands_late_makes_the_slot_late_and_no_more() -> Non
 def test_a_process_remembers_a_bounded_number_of_slots(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr("heatsink.bulk.slot_time.SLOTS_MAX", 2)
+    monkeypatch.setattr("heatsink.primitives.slot_time.SLOTS_MAX", 2)
     witness = SlotWitness(clock)
     for slot in ("a", "b", "a", "c"):
         witness.heard(slot, NOW_MS)

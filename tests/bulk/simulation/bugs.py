@@ -13,19 +13,19 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from heatsink.bulk import changes, reconcile, slot_time, submit
+from heatsink.bulk import changes, reconcile, submit
 from heatsink.bulk.batch import Batch, Cursor, PartEnd, PartPlace
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.moving import MoveProgress, Mover
 from heatsink.bulk.plan import Move, QueuePlan, Spot
-from heatsink.bulk.reconcile import Reconciler
-from heatsink.bulk.routing import Router
-from heatsink.bulk.slot_time import SlotEvidence, SlotTime
+from heatsink.bulk.reconcile import Reconciler, Router
 from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome, PartCounts, Remains
 from heatsink.bulk.submit import Submission
 from heatsink.bulk.work import held
 from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.bulk.work.pump import Pump
+from heatsink.primitives import slot_time
+from heatsink.primitives.slot_time import SlotEvidence, SlotTime
 from heatsink.stores.memory.queue.homes import MemoryBatches
 from heatsink.stores.memory.queue.moves import MemoryMoves
 from heatsink.stores.memory.queue.parts import Share

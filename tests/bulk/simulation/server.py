@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from heatsink.bulk.batch import Batch, PartPlace
 from heatsink.bulk.plan import QueuePlan, spot_of
-from heatsink.bulk.slot_time import SlotEvidence, SlotWitness, Timed
 from heatsink.bulk.store import PartCounts, PlaceMarks, QueueStores
 from heatsink.errors import Unavailable
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.slot_time import SlotEvidence, SlotWitness, Timed
 from heatsink.stores.memory.queue import MemoryQueueServer
 
 FSYNC_S = (0.0, 0.3)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from heatsink.bulk import Bulk, BulkSettings
 from heatsink.bulk.moving import ANY_VERSION, Mover
 from heatsink.bulk.plan import Move, Spot, founding
-from heatsink.bulk.routing import routed
+from heatsink.bulk.reconcile import routed
 from heatsink.bulk.store import Chunk, Part, QueueStores
 from heatsink.bulk.submit import Submission
 from heatsink.errors import Conflict, Overloaded

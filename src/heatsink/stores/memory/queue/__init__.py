@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from heatsink.bulk.plan import founding
-from heatsink.bulk.routing import routed
+from heatsink.bulk.reconcile import routed
 from heatsink.bulk.settings import BulkSettings
-from heatsink.bulk.slot_time import SlotWitness
 from heatsink.bulk.store import QueueStores
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.slot_time import SlotWitness
 from heatsink.registry.decisions import SoftDecision
 from heatsink.stores.memory.messages import MemorySoft
 

@@ -28,7 +28,6 @@ import msgspec
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, RATE_MAX, Batch, PartPlace, Rate
 from heatsink.bulk.plan import QueuePlan
-from heatsink.bulk.slot_time import SlotTime, SlotWitness, Timed, moved_along
 from heatsink.bulk.store import (
     ANNOUNCED_MS,
     BOOKED_MS_MAX,
@@ -38,6 +37,7 @@ from heatsink.bulk.store import (
     PlaceMarks,
 )
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.slot_time import SlotTime, SlotWitness, Timed, moved_along
 
 from .queue import MemoryQueue
 

@@ -17,7 +17,6 @@ import msgspec
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd
 from heatsink.bulk.plan import PlaceClosed, spot_of
-from heatsink.bulk.slot_time import SlotTime, Timed, moved_along
 from heatsink.bulk.store import (
     BACK,
     DONE,
@@ -41,6 +40,7 @@ from heatsink.bulk.store import (
     Verb,
 )
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.slot_time import SlotTime, Timed, moved_along
 
 from .parts import Place, Rotation, Share
 

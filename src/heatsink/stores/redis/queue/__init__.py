@@ -6,11 +6,11 @@ from random import Random
 
 from heatsink.bulk.batch import KEEP_MS
 from heatsink.bulk.plan import bare, founding
-from heatsink.bulk.routing import routed
+from heatsink.bulk.reconcile import routed
 from heatsink.bulk.settings import BulkSettings
-from heatsink.bulk.slot_time import SlotWitness
 from heatsink.bulk.store import QueueStores
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.slot_time import SlotWitness
 from heatsink.stores.redis.address import RedisKeys
 from heatsink.stores.redis.news import RedisSoft
 

@@ -7,7 +7,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from heatsink.bulk.slot_time import SlotWitness
+from heatsink.primitives.slot_time import SlotWitness
 from heatsink.stores.redis.connection import Connection, Refused, Word
 
 Now = Callable[[], float]

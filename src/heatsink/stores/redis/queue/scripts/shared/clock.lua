@@ -1,4 +1,4 @@
--- The slot's own time in ms: the same as bulk/slot_time.py, which explains it.
+-- The slot's own time in ms: the same as primitives/slot_time.py, which explains it.
 -- KEYS[2] is the hash that holds the slot's time in its field `time`. ARGV[1] has four numbers:
 --   the server's time (0: call TIME; tests pass their own),
 --   the caller's wall clock,
