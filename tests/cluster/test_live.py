@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from redis.asyncio import RedisCluster as Client
 from redis.crc import key_slot
 
+import heatsink
 from heatsink.cli import main
 from heatsink.cluster.mover import MoveLimits, Mover, Unsafe
 from heatsink.cluster.nodes import ClusterNodes, NoSlotStatistics
@@ -121,6 +122,8 @@ async def test_balance_moves_slots_and_records_why(
     loader = asyncio.ensure_future(load())
     options = (cluster.url, "--window", "0.3", "--idle", "0", "--json")
     store = f"sqlite:///{tmp_path}/history.db"
+    async with heatsink.connect(store):
+        pass  # the store of a deployment
     planned = await run("balance", *options)
     moved = await run("balance", *options, "--apply", "--store", store)
     stop.set()

@@ -94,6 +94,7 @@ async def forging(url: str, forge: Forge) -> AsyncIterator[None]:
 
     async def go_on() -> None:
         while True:
+            await redis.run("CLIENT", "KILL", "TYPE", "pubsub")  # so that processes poll
             try:
                 await forge(redis)
             except Refused as refused:

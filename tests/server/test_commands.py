@@ -165,7 +165,7 @@ NO_ENGINE = f"dynamodb://messages?endpoint=http://{NOBODY}"
         ("bench nonsense", 2),
         (f"bench {NO_ENGINE}", 1),
         ("coordinator --store sqlite:///x.db --news nonsense", 2),
-        ("serve --store nonsense", 2),
+        ("serve --store nonsense --port 0", 2),
         ("serve --store memory:// --host 0.0.0.0", 2),
         ("worker nomodule:actions --queue memory://", 2),
         ("plan absent.csv", 2),

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow("simulated timelines")
 
 SEEDS = usually(2, full=8)
 SEEDS_PER_TEST = usually(2, full=4)
+FIRST = 2  # with the two seeds from here on, all kinds of flips happen
 SEEDS_PER_BUG = 15
 FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
     "mode_of_today": 6,
@@ -31,7 +32,7 @@ REST = pytest.mark.full("a run takes seconds of CPU; three bugs stand for the ot
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, SEEDS_PER_TEST))
 def test_every_home_shows_every_post_once_in_order(first: int) -> None:
     flips = sum(map(simulate, range(first, first + SEEDS_PER_TEST)), Flips())
     assert flips.to_pull > 0

@@ -165,8 +165,11 @@ class Reporter:
 
     @property
     def _phase(self) -> float:
-        """By which part of a window this server's windows begin later than the first server's."""
-        return mark_of(self._server) / 2**32
+        """By which part of a window this server's windows begin later than the first server's.
+
+        The last part of the name is random, and the same in every replay of a simulation.
+        """
+        return mark_of(self._server.rpartition(":")[2]) / 2**32
 
     def _window_now(self) -> int:
         return int(self._fleet.fleet_now_s() / self._settings.window_s - self._phase)

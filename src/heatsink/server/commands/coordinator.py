@@ -77,10 +77,11 @@ def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
     with endpoint.listening() as listeners:
 
         async def start(ending: Ending) -> None:
-            if (file := missing_file(store)) is not None:
-                logger.warning("there was no database %s: a new one is made", file)
+            file = missing_file(store)
             ids = await ids_of(store, SystemClock())
             client = connect(store, ids=ids, **settings)
+            if file is not None:
+                logger.warning("there was no database %s: a new one is made", file)
             scales_workers = bool(settings.get("queue"))
             await run_coordinator(client, listeners, endpoint, ending, scales_workers)
 

@@ -100,7 +100,7 @@ export function makeOverview() {
       { name: "write units", style: "main", of: (one) => one.units },
       { name: "reads", style: "soft", of: (one) => one.reads },
       { name: "throttled", style: "bad", of: (one) => one.throttles },
-    ], "No key had traffic in the last minutes.");
+    ], "No key had enough traffic to be reported in the last minutes.");
     drawWaits(wait);
     news.update(older.known && decided().slice(0, SHOWN));
     batches.update(latest.progress?.progress.filter((one) => !FINAL.includes(one.state)).slice(0, SHOWN));
