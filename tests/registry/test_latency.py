@@ -65,7 +65,7 @@ async def lowest_horizon_s(
     return lowest_s
 
 
-@pytest.mark.parametrize(  # a pin may also wait for an advance of the same process: two answers
+@pytest.mark.parametrize(  # 5.08 s with 0.3 s; it was 3.93 s before loops and lease were apart
     ("answer_s", "pin_s"), [(0.01, 1.0), (0.2, 4.0), (0.3, 5.6), (0.6, 10.0)]
 )
 def test_on_a_slow_store_views_stay_ready_and_pins_take_effect(
