@@ -146,6 +146,7 @@ async def test_balance_moves_slots_and_records_why(
         (("balance", "redis+cluster://h", "--pinned", "16384"), "0 to 16383"),
         (("balance", "redis+cluster://h", "--hours", "25:00-26:00"), "22:00-06:00"),
         (("balance", "redis+cluster://h", "--cores", "h:1"), "10.0.0.1:6379=2"),
+        (("balance", "redis+cluster://h", "--start", "1.1", "--stop", "1.5"), "start must be"),
         (("look", "redis+sentinel://h/service"), "redis+cluster://"),
         (("look", "nonsense"), "redis+cluster://"),
     ],

@@ -304,7 +304,7 @@ def balance(url: str, as_json: bool, **options: Any) -> None:
 async def _balance(url: str, as_json: bool, options: Mapping[str, Any]) -> None:
     clock = SystemClock()
     rules = SlotRules(
-        start=max(options["start"], options["stop"]),
+        start=options["start"],
         stop=options["stop"],
         idle=options["idle"],
         pinned=options["pinned"] or frozenset(),
