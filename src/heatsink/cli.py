@@ -62,6 +62,7 @@ PLACES = {
     "timelines": "server.commands.timelines:timelines",
     "top": "server.commands.top:top",
     "unpin": "server.commands.operator:unpin",
+    "verify": "server.commands.verify:verify",
     "worker": "server.commands.worker:worker",
 }
 """The commands: the module of each, below `heatsink`, and its name there."""

@@ -171,24 +171,30 @@ class DynamoClient:
         The module's docstring says which error means what. `turns` limits concurrent calls. A
         caller that must not wait behind all other calls passes a `Turns` of its own.
         """
+        answer = await self.forward(operation, encode(payload), turns)
+        if answer.status != 200:
+            raise failure_of(operation, payload, answer.status, answer.body)
+        try:
+            return Result(decode(answer.body), self.time_of(answer))
+        except ValueError:
+            raise self.not_dynamodb() from None
+
+    async def forward(self, operation: str, body: bytes, turns: Turns | None = None) -> Answer:
+        """Send one request as it is, and return its answer, whatever its status.
+
+        Raises `Unavailable` or `NoAccess` if there is no answer.
+        """
         turns = turns or self.turns
-        body = encode(payload)
         try:
             with self.in_time():
                 if not turns.take_if_free():
                     await turns.take()
                 try:
-                    answer = await self.post(operation, body, await self.credentials.get())
+                    return await self.post(operation, body, await self.credentials.get())
                 finally:
                     turns.give_back()
         except BROKEN as error:
             raise self.explained(error) from None
-        if answer.status != 200:
-            raise failure_of(operation, payload, answer.status, answer.body)
-        try:
-            return Result(decode(answer.body), self._time_of(answer.date))
-        except ValueError:
-            raise self.not_dynamodb() from None
 
     def in_time(self) -> Cut:
         """Return a context manager that cancels the request when its timeout has passed."""
@@ -241,9 +247,10 @@ class DynamoClient:
         """Return the error for a response that is not DynamoDB's."""
         return Unavailable(f"the server at {self._url} is not DynamoDB: check endpoint= in the url")
 
-    def _time_of(self, date: bytes) -> int:
+    def time_of(self, answer: Answer) -> int:
+        """Return when the server answered, in milliseconds: this clock's time without a Date."""
         try:
-            return milliseconds_of(date)
+            return milliseconds_of(answer.date)
         except ValueError:
             return now_ms(self._clock)
 

@@ -37,7 +37,8 @@ ADDRESSES_S = 5.0
 GONE_S = 1.0
 HEAD_BYTES_MAX = 64 * 1_024
 ANSWER_BYTES_MAX = 64 * 1_024 * 1_024
-DATE, DATE_LENGTH = b"date", 4
+DATE, CHECKSUM, REQUEST_ID = b"date", b"x-amz-crc32", b"x-amzn-requestid"
+LENGTHS = frozenset(map(len, (DATE, CHECKSUM, REQUEST_ID)))
 OK = 200
 PROXY_NEEDS_A_PASSWORD = 407
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
@@ -45,11 +46,16 @@ PORTS = {"http": 80, "https": 443}
 
 
 class Answer(NamedTuple):
-    """The answer to a request. `date` is the header Date; empty if there is none."""
+    """The answer to a request, with the headers Date, x-amz-crc32 and x-amzn-RequestId.
+
+    A header that the answer lacks is empty.
+    """
 
     status: int
     date: bytes
     body: bytes
+    checksum: bytes = b""
+    request_id: bytes = b""
 
 
 class CannotConnect(OSError):
@@ -99,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._received = 0  # bytes of the present answer
         self._status = 0  # of the answer; 0 while it is not complete
         self._is_kept = False
-        self._date = b""
+        self._named: dict[bytes, bytes] = {}  # the headers that are kept, by their names
         self._body: list[bytes] = []
         self._served = 0
         self.expires_s = expires_s
@@ -151,8 +157,8 @@ class Connection(asyncio.Protocol):
             raise NotHttp("bytes after the answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(name) == DATE_LENGTH and name.lower() == DATE:
-            self._date = value
+        if len(name) in LENGTHS:
+            self._named[name.lower()] = value
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -164,9 +170,15 @@ class Connection(asyncio.Protocol):
             self._is_kept = self._parser.should_keep_alive()  # the parser soon forgets it
 
     def _finish(self, waiter: asyncio.Future[Answer]) -> None:
-        body = self._body
+        body, named = self._body, self._named.get
         waiter.set_result(
-            Answer(self._status, self._date, body[0] if len(body) == 1 else b"".join(body))
+            Answer(
+                self._status,
+                named(DATE, b""),
+                body[0] if len(body) == 1 else b"".join(body),
+                named(CHECKSUM, b""),
+                named(REQUEST_ID, b""),
+            )
         )
         self._waiter = None
         transport = self.transport
@@ -174,7 +186,7 @@ class Connection(asyncio.Protocol):
             self.abort()
         elif self.is_open and not transport.is_closing():
             self._received = self._status = 0
-            self._date = b""
+            self._named = {}
             self._body = []
             self._served += 1
             self._pool.release(self)

@@ -1,0 +1,128 @@
+"""`heatsink verify`: checks on a real DynamoDB what Heatsink assumes about it."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.words import counted
+from heatsink.stores.dynamodb import open_table
+from heatsink.stores.dynamodb.address import EXAMPLE, DynamoAddress, parse_url
+from heatsink.stores.dynamodb.verify.assumptions import Estimate, Finding, estimate, findings
+from heatsink.stores.dynamodb.verify.ground import PREFIX, Ground, ground_at
+
+from .configuration import Number, json_option
+from .progress import progress_bar
+
+STYLES = {"same": "green", "different": "red", "unknown": "yellow"}
+DOLLARS_MAX = 1_000.0
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a run found. `left` are tables of earlier runs that could not delete them."""
+
+    endpoint: str
+    estimated_dollars: float
+    spent_dollars: float
+    findings: list[Finding]
+    left: list[str]
+
+
+def address_of(url: str) -> DynamoAddress:
+    parts = urlsplit(url)
+    if parts.scheme != "dynamodb":
+        raise InvalidSetting(f"URL must be DynamoDB's: use {EXAMPLE}", field="url")
+    return parse_url(parts)
+
+
+async def verify_at(
+    address: DynamoAddress, plan: Estimate, most_dollars: float, clock: Clock, clean: bool = False
+) -> Report:
+    """Run the checks of `plan`. With `clean`, delete the tables of earlier runs instead."""
+    client = open_table(address, clock)[1]
+    found: list[Finding] = []
+    async with ground_at(client, clock, Random(), most_dollars) as ground:
+        left = await ground.left()
+        if clean:
+            await ground.delete(left)
+        else:
+            found = await _with_progress(ground, plan)
+        return Report(address.endpoint, plan.dollars, round(ground.spent, 4), found, left)
+
+
+async def _with_progress(ground: Ground, plan: Estimate) -> list[Finding]:
+    found = []
+    with progress_bar() as bar:
+        task = bar.add_task("assumptions", total=len(plan.checks) + len(plan.left_out))
+        async for one in findings(ground, plan):
+            found.append(one)
+            bar.update(task, advance=1, description=one.assumption)
+        bar.update(task, description="deleting the tables")
+        await ground.close()
+    return found
+
+
+def _table(found: list[Finding]) -> Table:
+    table = Table("", "assumption", "observed", "what Heatsink assumes", "where it matters")
+    for one in found:
+        state = f"[{STYLES[one.state]}]{one.state}[/]"
+        table.add_row(state, *map(escape, (one.assumption, one.observed, one.assumed, one.matters)))
+    return table
+
+
+def _print(report: Report, clean: bool) -> None:
+    left = ", ".join(report.left)
+    if clean:
+        click.echo(f"Deleted: {left}" if left else "No tables of earlier runs are left.")
+        return
+    Console().print(_table(report.findings))
+    states = [one.state for one in report.findings]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in STYLES)  # type: ignore[arg-type]
+    click.echo(f"{counts}. Cost: about {report.spent_dollars:.3f} $. All tables are deleted.")
+    if left:
+        click.echo(f"An earlier run left tables: {left}. Delete them with --clean.")
+
+
+@click.command()
+@click.argument("url")
+@click.option(
+    "--max-cost",
+    type=Number(0.001, DOLLARS_MAX),
+    default=0.5,
+    help="Cap on the cost, in US dollars. Checks that do not fit are left out.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before the checks begin.")
+@click.option(
+    "--clean", is_flag=True, help="Only delete the tables that a killed run has left behind."
+)
+@json_option
+def verify(url: str, max_cost: float, yes: bool, clean: bool, as_json: bool) -> None:
+    """Check, with your credentials, whether DynamoDB does what Heatsink assumes about it.
+
+    URL is dynamodb://NAME?region=eu-west-1; its NAME is not used. The checks create tables named
+    heatsink-verify-… and delete them at the end, also after Ctrl-C. The exit code is 1 if an
+    assumption does not hold.
+    """
+    address, plan = address_of(url), estimate(max_cost)
+    if not (yes or clean or address.is_local):
+        question = (
+            f"{counted(len(plan.checks), 'check')} on tables {PREFIX}… at {address.endpoint} cost "
+            f"at most about {plan.dollars:.2f} $ and take some minutes. Go ahead?"
+        )
+        click.confirm(question, abort=True, err=True)
+    report = asyncio.run(verify_at(address, plan, max_cost, SystemClock(), clean))
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        _print(report, clean)
+    if any(one.state == "different" for one in report.findings):
+        click.get_current_context().exit(1)

@@ -1,0 +1,154 @@
+"""`heatsink verify` on the emulator: all assumptions hold, and a planted difference is found."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from heatsink.cli import main
+from heatsink.emulator.engine import Engine
+from heatsink.emulator.operations import reads, writes
+from heatsink.emulator.settings import EngineSettings
+from heatsink.stores.dynamodb.verify.assumptions import ALL, cost_of, estimate
+from heatsink.stores.dynamodb.wire.errors import Throttled, TransactionCanceled
+from heatsink.testing.dynamodb import LocalDynamoDB
+from tests.waiting import until
+
+
+@pytest.fixture
+def limited() -> Iterator[LocalDynamoDB]:
+    """An emulator with DynamoDB's limits."""
+    with LocalDynamoDB(EngineSettings(port=0)) as dynamodb:
+        yield dynamodb
+
+
+def run(dynamodb: LocalDynamoDB, *flags: str) -> Result:
+    url = f"dynamodb://any?endpoint={dynamodb.url}"
+    return CliRunner().invoke(main, ["verify", url, "--json", *flags])
+
+
+def states(result: Result) -> dict[str, str]:
+    found = json.loads(result.stdout)["findings"]
+    return {one["assumption"]: one["state"] for one in found}
+
+
+def test_the_emulator_does_all_that_heatsink_assumes(limited: LocalDynamoDB) -> None:
+    result = run(limited)
+    assert result.exit_code == 0, result.output
+    assert set(states(result).values()) == {"same"}
+    assert len(states(result)) == len(ALL)
+    assert limited.client().list_tables()["TableNames"] == []
+
+
+def cut_later(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reads, "PAGE_BYTES_MAX", 2 * 1_024 * 1_024)
+
+
+def larger_items(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(writes, "ITEM_BYTES_MAX", 500 * 1_024)
+
+
+def another_error(patch: pytest.MonkeyPatch) -> None:
+    body = Throttled.body
+    patch.setattr(Throttled, "body", lambda self: {**body(self), "__type": "x#LimitExceeded"})
+
+
+def no_reasons(patch: pytest.MonkeyPatch) -> None:
+    body = TransactionCanceled.body
+    patch.setattr(
+        TransactionCanceled, "body", lambda self: {**body(self), "CancellationReasons": []}
+    )
+
+
+def denied_scans(patch: pytest.MonkeyPatch) -> None:
+    answer = Engine.answer
+    denied = b'{"__type":"com.amazon.coral.service#AccessDeniedException","Message":"not scans"}'
+
+    def refuse(self: Engine, target: str, body: bytes) -> tuple[int, bytes]:
+        return (400, denied) if target.endswith(".Scan") else answer(self, target, body)
+
+    patch.setattr(Engine, "answer", refuse)
+
+
+@pytest.mark.parametrize(
+    ("plant", "found"),
+    [
+        (cut_later, {"pages of 1 MB"}),
+        (larger_items, {"sizes of keys and items"}),
+        (another_error, {"throttled writes and bursts", "hot key of an on-demand table"}),
+        (no_reasons, {"cancellation reasons", "throttled transactions"}),
+        (denied_scans, {"permissions"}),
+    ],
+)
+def test_a_planted_difference_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    found: set[str],
+    limited: LocalDynamoDB,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    result = run(limited)
+    assert result.exit_code == 1
+    assert {name for name, state in states(result).items() if state == "different"} >= found
+    assert limited.client().list_tables()["TableNames"] == []
+
+
+def test_checks_above_the_cap_are_left_out_and_named(limited: LocalDynamoDB) -> None:
+    plan = estimate(0.05)
+    assert 0 < len(plan.checks) < len(ALL)
+    assert plan.dollars == pytest.approx(sum(map(cost_of, plan.checks)))
+    assert plan.dollars <= 0.05
+    result = run(limited, "--max-cost", "0.05")
+    assert result.exit_code == 0
+    unknown = {name for name, state in states(result).items() if state == "unknown"}
+    assert unknown == {one.name for one in plan.left_out}
+
+
+def test_the_cap_also_stops_checks_that_cost_more_than_estimated(
+    limited: LocalDynamoDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heatsink.stores.dynamodb.verify.ground.WRITE_DOLLARS", 1.0)
+    result = run(limited, "--max-cost", "0.4")
+    assert "unknown" in states(result).values()
+    assert limited.client().list_tables()["TableNames"] == []
+
+
+def test_tables_of_a_killed_run_are_named_and_cleaned(limited: LocalDynamoDB) -> None:
+    client: Any = limited.client()
+    for name in ("heatsink-verify-0-left", "orders"):
+        client.create_table(
+            TableName=name,
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "p", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "p", "AttributeType": "S"}],
+        )
+    assert json.loads(run(limited).stdout)["left"] == ["heatsink-verify-0-left"]
+    run(limited, "--clean")
+    assert client.list_tables()["TableNames"] == ["orders"]
+
+
+def test_it_asks_before_it_spends_money() -> None:
+    url = "dynamodb://any?region=eu-west-1"
+    result = CliRunner().invoke(main, ["verify", url], input="n\n")
+    assert result.exit_code == 1
+    assert "Go ahead?" in result.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_deletes_the_tables(number: signal.Signals) -> None:
+    with LocalDynamoDB(EngineSettings(port=0, latency_s=0.02)) as dynamodb:
+        client: Any = dynamodb.client()
+        url = f"dynamodb://any?endpoint={dynamodb.url}"
+        command = [sys.executable, "-m", "heatsink", "verify", url]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            until(lambda: client.list_tables()["TableNames"])
+            process.send_signal(number)
+        assert process.returncode == 128 + number
+        assert client.list_tables()["TableNames"] == []
