@@ -219,7 +219,7 @@ class Registry:
     async def _catch_up(self, reading: Reading) -> None:
         """Apply the log up to META's version, and only then adopt META's closed time."""
         meta, asked_s = reading.meta, self._clock.monotonic_s()
-        self._meta = meta
+        self._meta = _newer(self._meta, meta)
         self.time.observe(now_ms(self._clock), reading.store_ms, asked_s, reading.verdict)
         self.behind_ms_max = max(BEHIND_MS_MAX, 2 * (meta.closed_ms - reading.store_ms))
         if self.view.version < meta.version:
@@ -552,6 +552,13 @@ class Registry:
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.gather(self._renewal, return_exceptions=True)
+
+
+def _newer(known: Meta | None, read: Meta) -> Meta:
+    """The newer of two states of META: responses to concurrent requests may come in any order."""
+    if known is None or known.incarnation != read.incarnation:
+        return read
+    return max(read, known, key=lambda meta: (meta.version, meta.closed_ms, meta.term, meta.beat))
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
