@@ -35,7 +35,7 @@ FOR_HEATSINK_ITSELF = {
     BlockingReads: {"drop", "drop_all"},
     Bulk: {"adopt", "close", "is_closed", "trace_of", "change", "tell_done"},
     Timelines: {"adopt"},
-    Actions: {"and_also", "wrapped"},
+    Actions: {"and_also", "living", "wrapped"},
     Consumer: {"lost_items"},
 }
 BLOCK = re.compile(r"::\n\n(?: {4}.*\S.*\n?){1,4}")

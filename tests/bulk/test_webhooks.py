@@ -198,7 +198,7 @@ SEGMENTS = st.sampled_from(["ok", "..", ".", "%2e%2E", "", "a", "%2f", "..%2f", 
 @given(st.lists(SEGMENTS, max_size=8))
 def test_no_path_leaves_its_prefix_however_servers_read_it(segments: list[str]) -> None:
     """What is sent has no dot segments left, encoded slashes or doubt of any kind."""
-    from heatsink.bulk.actions import allowed_url, check_prefixes
+    from heatsink.primitives.allowed_urls import allowed_url, check_prefixes
 
     url = "https://hooks.example.com/" + "/".join(segments)
     sent = allowed_url(url, check_prefixes("webhooks", [PREFIX]))

@@ -1,33 +1,44 @@
-"""Actions: the application's handlers that workers run, and the webhooks they may call."""
+"""Actions: the application's handlers that workers run, and what surrounds each run.
+
+An application describes its actions in one `Actions` object. Besides the handlers it may hold a
+*lifespan*, which opens what all handlers of a worker share, and *middleware*, context managers that
+surround every run of a handler.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field, is_dataclass, replace
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
-from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+
+import msgspec
 
 from heatsink.errors import InvalidSetting
-from heatsink.primitives.checks import check_names, check_number, check_whole, shown, shown_url
+from heatsink.primitives.allowed_urls import check_prefixes
+from heatsink.primitives.checks import check_names, check_number, check_whole, shown
 
-LENGTH_MAX = 2_000
-PORTS = {"http": 80, "https": 443}
-TEXT = re.compile(r"(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+")
-HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")  # no user before it
-AMBIGUOUS = re.compile(r"[/\\\x00-\x1f\x7f]|\A\.\.?;")  # in a segment once it is decoded
-DECODED_MAX = 5  # a URL that is encoded more often than this is refused
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-OPTIONS = ("max_attempts", "timeout_s", "backoff_s", "backoff_max_s", "together")
+OPTIONS = ("max_attempts", "timeout_s", "backoff_s", "backoff_max_s", "together", "item")
 ATTEMPTS_MAX = 1_000
 TOGETHER_MAX = 1_000
 DAY_S = 86_400.0
+BINARY = (bytes, bytearray, memoryview)
 BUILT_IN = "heatsink."  # prefix of the actions that every worker has
 WEBHOOK = f"{BUILT_IN}webhook"  # posts a batch's outcome to a URL
 Once = Callable[["Context", str, bytes, int], Awaitable[None]]
 """The function behind `context.once`. Its arguments are the context, the key, the body, and how
 many times the current attempt has already appended to the key."""
+Manager = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
+Middleware = Callable[[Any], Manager]
+"""Returns a context manager for one run of a handler. It gets what the handler gets as its second
+parameter: a context, or a list of contexts if the action has `together`."""
+Lifespan = Callable[[], Manager]
+"""Returns a context manager that a worker enters before its first item and leaves after its last.
+"""
 
 
 class Retry(Exception):
@@ -66,6 +77,10 @@ class RateLimited(Exception):
         self.retry_after_s = retry_after
 
 
+class BadItem(Fail):
+    """An item does not fit the type that its handler declares. The item is not retried."""
+
+
 async def no_store(*_: object) -> None:
     raise InvalidSetting(
         "context.once() needs a data store: heatsink worker --store URL", field="context"
@@ -75,7 +90,8 @@ async def no_store(*_: object) -> None:
 class Context:
     """What Heatsink tells a handler about the current item.
 
-    `attempt` counts from 1. Services that remove duplicates need the `idempotency_key`::
+    `attempt` counts from 1. Services that remove duplicates need the `idempotency_key`. `state` is
+    what the lifespan of the `Actions` yielded; None without a lifespan::
 
         @actions.action("charge")
         async def charge(item, context):
@@ -83,7 +99,8 @@ class Context:
     """
 
     __slots__ = (
-        *("_appended", "_once", "action", "attempt", "batch", "index", "submitted_ms", "tenant"),
+        *("_appended", "_once", "action", "attempt", "batch", "index", "state", "submitted_ms"),
+        "tenant",
     )
 
     def __init__(
@@ -95,6 +112,7 @@ class Context:
         index: int,
         attempt: int,
         once: Once = no_store,
+        state: Any = None,
     ) -> None:
         self.batch = batch
         self.tenant = tenant
@@ -102,6 +120,7 @@ class Context:
         self.submitted_ms = submitted_ms
         self.index = index
         self.attempt = attempt
+        self.state = state
         self._once = once
         self._appended: dict[str, int] | None = None
 
@@ -152,6 +171,14 @@ class Action:
     is_async: bool = True
     """Whether the handler is an `async def`. If not, it runs in a thread. The decorator
     `actions.action` detects this."""
+    item: Any = None
+    """The type of the items. Each stored item is converted to this type before the handler runs; an
+    item that does not fit fails. The decorator takes a dataclass, a `msgspec.Struct`, a `TypedDict`
+    or a pydantic model from the annotation of the handler's first parameter."""
+    middleware: tuple[Middleware, ...] = ()
+    """The context managers around each run. The decorator sets those of the `Actions`."""
+    read: Callable[[Any], Any] | None = field(init=False, default=None)
+    """Converts a stored item to the type `item`; None if items stay as they are."""
 
     def __post_init__(self) -> None:
         check_action("name", self.name)
@@ -170,13 +197,18 @@ class Action:
                 f"the handler of {self.name!r} is a generator, whose code would never run: "
                 "use return, not yield"
             )
+        if self.item is not None:
+            object.__setattr__(self, "read", reader_of(self.name, self.item))
 
 
 @dataclass
 class Actions:
     """An application's actions, by name.
 
-    `webhooks` are the URL prefixes that workers may call when a batch is done::
+    `webhooks` are the URL prefixes that workers may call when a batch is done. `lifespan` is a
+    function without parameters that returns a context manager: each worker enters it before its
+    first item, and handlers find what it yields in `context.state`. `middleware` are functions that
+    return a context manager around one run of a handler::
 
         actions = Actions()
         @actions.action("tag", max_attempts=3)
@@ -184,10 +216,21 @@ class Actions:
     """
 
     webhooks: Sequence[str] = ()
-    _actions: dict[str, Action] = field(default_factory=dict)
+    _actions: dict[str, Action] = field(default_factory=dict, repr=False)
+    lifespan: Lifespan | None = field(default=None, kw_only=True)
+    middleware: Sequence[Middleware] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         check_prefixes("webhooks", self.webhooks)
+        if self.lifespan is not None:
+            _check_call("lifespan", self.lifespan, 0, "no parameter")
+        if not isinstance(self.middleware, list | tuple):
+            raise InvalidSetting(
+                f"middleware must be a list of functions, not {shown(self.middleware)}",
+                field="middleware",
+            )
+        for number, each in enumerate(self.middleware):
+            _check_call(f"middleware[{number}]", each, 1, "one parameter, the context")
 
     def action(self, name: str, **options: Any) -> Callable[[Any], Any]:
         """Decorator that registers a handler; `options` are the fields of `Action`.
@@ -212,7 +255,11 @@ class Actions:
                     f"action {name!r} is registered already: choose another name", field="action"
                 )
             is_async = _is_any(handler, iscoroutinefunction)
-            self._actions[name] = Action(name, handler, is_async=is_async, **options)
+            found = {"item": declared_type(handler, options.get("together", 1) != 1), **options}
+            around = tuple(self.middleware)
+            self._actions[name] = Action(
+                name, handler, is_async=is_async, middleware=around, **found
+            )
             return handler
 
         return register
@@ -223,11 +270,31 @@ class Actions:
 
     def and_also(self, action: Action) -> Actions:
         """Return a copy of these actions to which `action` is added."""
-        return Actions(self.webhooks, {**self._actions, action.name: action})
+        return replace(self, _actions={**self._actions, action.name: action})
 
     def wrapped(self, wrap: Callable[[Action], Action]) -> Actions:
         """Return a copy of these actions in which `wrap(action)` replaces each action."""
-        return Actions(self.webhooks, {name: wrap(each) for name, each in self._actions.items()})
+        return replace(self, _actions={name: wrap(each) for name, each in self._actions.items()})
+
+    @asynccontextmanager
+    async def living(self) -> AsyncIterator[Any]:
+        """Enter the lifespan, and leave it at the end. Yields the state for `context.state`."""
+        if self.lifespan is None:
+            yield None
+            return
+        manager = self.lifespan()
+        if isinstance(manager, AbstractAsyncContextManager):
+            async with manager as state:
+                yield state
+        elif isinstance(manager, AbstractContextManager):
+            with manager as state:
+                yield state
+        else:
+            raise InvalidSetting(
+                f"lifespan must return a context manager, not {shown(manager)}: decorate it with "
+                "@contextlib.asynccontextmanager",
+                field="lifespan",
+            )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._actions)
@@ -250,6 +317,23 @@ def _check_parameters(name: str, handler: Callable[..., Any]) -> None:
         ) from None
 
 
+def _check_call(field_name: str, function: Any, count: int, takes: str) -> None:
+    """Raise unless `function` can be called with `count` positional arguments."""
+    if not callable(function):
+        raise InvalidSetting(
+            f"{field_name} must be a function, not {shown(function)}", field=field_name
+        )
+    try:
+        signature(function).bind(*[None] * count)
+    except ValueError:  # a function in C may have no signature
+        return
+    except TypeError:
+        name = getattr(function, "__name__", shown(function))
+        raise InvalidSetting(
+            f"{field_name} {name} must be a function with {takes}", field=field_name
+        ) from None
+
+
 def check_action(field_name: str, value: object) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise InvalidSetting(
@@ -264,123 +348,69 @@ def _is_any(handler: Callable[..., Any], *tests: Callable[[object], bool]) -> bo
     return any(test(handler) or test(type(handler).__call__) for test in tests)
 
 
-class Webhook(NamedTuple):
-    """A webhook's URL, parsed; `segments` are the segments of its path, without dot segments.
+# -- items with a type -------------------------------------------------------------------------
 
-    Workers may call a URL only if one of the operator's prefixes allows it. Dot segments (`.` and
-    `..`), even percent-encoded ones, are resolved first. Then the URL must have the scheme, host
-    and port of the prefix, and its path must begin with all segments of the prefix's path.
-    Comparing the texts would not be safe: the prefix `https://hooks.example.com` would allow
-    `https://hooks.example.com.evil.org`. A URL that servers may read in different ways is refused.
-    The worker calls the URL in exactly the form that was checked.
+
+def declared_type(handler: Callable[..., Any], together: bool) -> Any:
+    """Return the type that a handler's first parameter is annotated with, if it declares fields.
+
+    If the handler takes lists of items (`together`), the annotation is `list[Type]`. Returns None
+    for any other annotation: then items stay as they are.
     """
-
-    scheme: str
-    host: str
-    port: int
-    segments: tuple[str, ...]
-    query: str
-
-    @property
-    def url(self) -> str:
-        port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
-        query = f"?{self.query}" if self.query else ""
-        return f"{self.scheme}://{self.host}{port}/{'/'.join(self.segments)}{query}"
-
-    def is_below(self, prefix: Webhook) -> bool:
-        path = prefix.segments[:-1] if prefix.segments[-1:] == ("",) else prefix.segments
-        return self[:3] == prefix[:3] and self.segments[: len(path)] == path
-
-
-def check_prefixes(field: str, prefixes: Iterable[Any]) -> tuple[Webhook, ...]:
-    """Parse the prefixes that an operator set. Raises `InvalidSetting` if a prefix is not a URL.
-
-    `field` is the name of the setting, for the error's message.
-    """
-    if isinstance(prefixes, str) or not isinstance(prefixes, Iterable):
-        raise InvalidSetting(f"{field} must be a list of URLs, not {shown(prefixes)}", field=field)
-    found = []
-    for number, prefix in enumerate(prefixes):
-        parsed = _parse(prefix)
-        if parsed is None or "?" in prefix or "#" in prefix:
-            text = shown_url(prefix) if isinstance(prefix, str) else prefix
-            raise InvalidSetting(
-                f"{field}[{number}] must be a URL like https://host[:port]/path, without a user, "
-                f"a query or anything unusual in it, not {shown(text)}",
-                field=field,
-            )
-        if ".." in map(_decoded, urlsplit(prefix).path.split("/")):
-            raise InvalidSetting(
-                f"{field}[{number}], {shown(prefix)}, has '..' in its path: "
-                f"write the path as /{'/'.join(parsed.segments)}",
-                field=field,
-            )
-        found.append(parsed)
-    return tuple(found)
-
-
-def check_allowed(field: str, url: str, prefixes: Iterable[Webhook]) -> str:
-    """Return the URL. Raises `InvalidSetting` if none of the prefixes allows it.
-
-    This is the check when a batch is submitted. The worker that later calls the URL checks it
-    against the prefixes in its own `Actions`.
-    """
-    if allowed_url(url, prefixes) is None:
-        raise InvalidSetting(
-            f"{field} {shown(shown_url(url))} is not an allowed webhook: "
-            "add its prefix to webhooks=",
-            field=field,
-        )
-    return url
-
-
-def allowed_url(url: object, prefixes: Iterable[Webhook]) -> str | None:
-    """Return the normalised URL to call if one of the prefixes allows it, otherwise None."""
-    webhook = _parse(url)
-    if webhook is None or not any(webhook.is_below(prefix) for prefix in prefixes):
-        return None
-    return webhook.url
-
-
-def _parse(url: object) -> Webhook | None:
-    if not isinstance(url, str) or len(url) > LENGTH_MAX or not TEXT.fullmatch(url):
-        return None
     try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
+        first = next(iter(signature(handler).parameters.values()))
+    except (ValueError, TypeError, StopIteration):
         return None
-    host = parts.netloc.removesuffix(f":{port}") if port is not None else parts.netloc
-    if parts.scheme not in PORTS or port == 0 or not HOST.fullmatch(host):
-        return None
-    segments = _segments(parts.path)
-    if segments is None:
-        return None
-    return Webhook(parts.scheme, host.lower(), port or PORTS[parts.scheme], segments, parts.query)
+    hint = _resolved(first.annotation, handler)
+    if together:
+        hint = get_args(hint)[0] if get_origin(hint) is list and get_args(hint) else None
+    return hint if _declares_fields(hint) else None
 
 
-def _segments(path: str) -> tuple[str, ...] | None:
-    """Return the segments of a path, with dot segments resolved (RFC 3986, 5.2.4).
+def _resolved(annotation: Any, handler: Any) -> Any:
+    """Return an annotation as a type. One that names what is not imported here gives None."""
+    function = getattr(handler, "func", handler)  # of a functools.partial
+    function = getattr(function, "__wrapped__", function)
+    names = getattr(function, "__globals__", {})
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__={"item": annotation}), names)["item"]
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return None
 
-    Returns None if servers may read a segment in different ways.
+
+def _declares_fields(hint: Any) -> bool:
+    if not isinstance(hint, type):
+        return False
+    is_struct = issubclass(hint, msgspec.Struct) or hasattr(hint, "model_validate")
+    return is_struct or is_dataclass(hint) or is_typeddict(hint)
+
+
+def reader_of(action: str, kind: Any) -> Callable[[Any], Any]:
+    """Return a function that converts a stored item to the type `kind`.
+
+    Raises `InvalidSetting` if there is no such conversion. The function raises `BadItem` if an item
+    does not fit.
     """
-    kept: list[str] = []
-    *folders, last = path.removeprefix("/").split("/")
-    for segment in (*folders, last):
-        name = _decoded(segment)
-        if AMBIGUOUS.search(name) or _decoded(name) != name:
-            return None
-        if name == "..":
-            del kept[-1:]
-        elif name != ".":
-            kept.append(segment)
-    if _decoded(last) in (".", ".."):
-        kept.append("")
-    return tuple(kept)
+    name = getattr(kind, "__name__", str(kind))
+    if hasattr(kind, "model_validate"):
+        validate = kind.model_validate
+    else:
+        try:
+            msgspec.msgpack.Decoder(kind)
+        except TypeError as error:
+            raise InvalidSetting(
+                f"item of action {action!r} must be a type that JSON values can be converted to, "
+                f"not {shown(kind)}: {error}",
+                field="item",
+            ) from None
 
+        def validate(item: Any) -> Any:
+            return msgspec.convert(item, kind, builtin_types=BINARY)
 
-def _decoded(segment: str) -> str:
-    """Percent-decode the segment `DECODED_MAX` times, since some servers decode more than once."""
-    for _ in range(DECODED_MAX):
-        segment = unquote(segment, errors="replace")
-    return segment
+    def read(item: Any) -> Any:
+        try:
+            return validate(item)
+        except ValueError as error:  # as msgspec and pydantic raise it
+            raise BadItem(f"the item is not a valid {name}: {error}") from None
+
+    return read

@@ -9,6 +9,7 @@ consecutive chunks that have the same number of items. A large batch has a few h
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import is_dataclass
 from hashlib import blake2b, sha1
 from typing import Any, Literal
 
@@ -238,11 +239,14 @@ class Failure(msgspec.Struct, frozen=True):
 def encoded(index: int, item: object) -> bytes:
     """Encode an item. Raises `InvalidBody` if a worker would get a value of another type.
 
-    Only tuples may change their type: they become lists.
+    Only tuples may change their type: they become lists. An object of a class that declares its
+    fields (a dataclass, a `msgspec.Struct`) becomes a dict of its fields. A handler that declares
+    the class gets the object back.
     """
     try:
         body = _encode(item)
-        changed = _changed(item) if _decode_item(body) != item else None
+        is_kept = _decode_item(body) == item or is_record(item)
+        changed = None if is_kept else _changed(item)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidBody(
             f"item {index} cannot be stored ({error}): items are JSON values or bytes"
@@ -258,6 +262,16 @@ def encoded(index: int, item: object) -> bytes:
             "store the item elsewhere and submit a reference to it"
         )
     return body
+
+
+def is_record(item: object) -> bool:
+    """Whether the item is an object of a class that declares the types of its fields."""
+    return isinstance(item, msgspec.Struct) or is_dataclass(type(item))
+
+
+def plain(item: Any) -> Any:
+    """Return a pydantic model as a dict of JSON values, and any other item as it is."""
+    return item.model_dump(mode="json") if hasattr(type(item), "model_dump") else item
 
 
 def _changed(value: object) -> str | None:

@@ -12,12 +12,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from heatsink.errors import InvalidSetting, Overloaded, Retryable
+from heatsink.primitives.allowed_urls import check_allowed, check_prefixes
 from heatsink.primitives.checks import check_kind, check_text, check_whole, shown
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 
 from . import changes
-from .actions import BUILT_IN, check_action, check_allowed, check_prefixes
+from .actions import BUILT_IN, check_action
 from .batch import (
     Batch,
     Failure,

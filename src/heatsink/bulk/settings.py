@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from heatsink.errors import InvalidSetting
+from heatsink.primitives.allowed_urls import check_prefixes
 from heatsink.primitives.checks import (
     CheckedStruct,
     check_kind,
@@ -13,8 +14,6 @@ from heatsink.primitives.checks import (
     check_whole,
     shown,
 )
-
-from .actions import check_prefixes
 
 PARTITIONS_MAX = 1_024
 REPLICAS_MAX = 100

@@ -56,6 +56,7 @@ from .batch import (
     digest_of,
     digests_added,
     encoded,
+    plain,
 )
 from .reconcile import Patience
 from .store import BatchStore, Chunk, Part, PartCounts, PartitionLoad, QueueStores
@@ -126,7 +127,8 @@ class Submission:
     async def _stage_all(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
         chunker, block = Chunker(), [Packed(0, 0, b"")][:0]
         wanted = Cursor(self._batch.missing) if self._restores else None
-        async for item in each("items", items):
+        async for given in each("items", items):
+            item = given if type(given) is dict else plain(given)
             is_wanted = wanted is None or wanted.has(chunker.count)
             if full := chunker.add(item) if is_wanted else chunker.skip():
                 block.append(full)
@@ -415,7 +417,7 @@ class Fingerprint:
 
     async def add_all(self, items: Iterable[Any] | AsyncIterable[Any], clock: Clock) -> None:
         async for item in each("items", items):
-            self.add(item)
+            self.add(plain(item))
             if self._count % YIELD_ITEMS == 0:
                 await clock.sleep(0)
 

@@ -26,8 +26,6 @@ from heatsink.bulk.actions import (
     Fail,
     Once,
     Retry,
-    allowed_url,
-    check_prefixes,
     no_store,
 )
 from heatsink.bulk.batch import Batch, State
@@ -36,6 +34,7 @@ from heatsink.bulk.plan import LEGACY, QueuePlan
 from heatsink.bulk.store import QueueStores, Verb
 from heatsink.bulk.submit import LEFT_BEHIND, give_up, lane_of
 from heatsink.errors import Closed, HeatsinkError, InvalidInput
+from heatsink.primitives.allowed_urls import allowed_url, check_prefixes
 from heatsink.primitives.checks import (
     CheckedStruct,
     check_kind,
@@ -134,6 +133,7 @@ class Consumer:
         self._tasks: dict[Pump, asyncio.Task[None]] = {}
         self._stopped = asyncio.Event()
         self._is_cut_off = False
+        self._state: Any = None
 
     @property
     def partitions(self) -> list[int]:
@@ -156,11 +156,16 @@ class Consumer:
     async def run(self) -> None:
         """Run items until `stop` is called, then give up the partitions and return.
 
-        Raises `Closed` if the client is closed meanwhile::
+        The lifespan of the `Actions` surrounds all of this. Raises `Closed` if the client is closed
+        meanwhile, and what the lifespan raises::
 
             running = asyncio.create_task(hs.worker(actions).run())
         """
         self._bulk.owner.check()
+        async with self._actions.living() as self._state:
+            await self._run()
+
+    async def _run(self) -> None:
         rounds = (
             (self._balance, self._settings.member_s / 4),
             (self._tidy, TIDY_S),
@@ -256,7 +261,7 @@ class Consumer:
             partition,
             self._stores,
             self._actions,
-            Terms(self.name, self._settings.lease_s, self._once, self._errors, self._hooks),
+            self._terms(),
             self.meter,
             self._clock,
             self._rng,
@@ -264,6 +269,10 @@ class Consumer:
         pump.pool.resize(self._target(partition))
         self._pumps[partition] = pump
         self._tasks[pump] = asyncio.ensure_future(pump.run())
+
+    def _terms(self) -> Terms:
+        lease_s, once = self._settings.lease_s, self._once
+        return Terms(self.name, lease_s, once, self._errors, self._hooks, self._state)
 
     async def _hand_off(self, partition: int) -> None:
         pump = self._pumps.pop(partition)

@@ -45,7 +45,7 @@ def _observed(hooks: Hooks, traces: _Traces, action: Action) -> Action:
         with hooks.around(call):
             return await call_handler(action, items, contexts)
 
-    return replace(action, handler=run, is_async=True)
+    return replace(action, handler=run, is_async=True, middleware=())
 
 
 class _Traces:

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    suppress,
+)
 from dataclasses import dataclass
+from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
 from math import isnan
-from queue import SimpleQueue
 from random import Random
-from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
-from heatsink.bulk.actions import Action, Actions, Context, Fail, Once, RateLimited, Retry
+from heatsink.bulk.actions import (
+    Action,
+    Actions,
+    BadItem,
+    Context,
+    Fail,
+    Once,
+    RateLimited,
+    Retry,
+)
 from heatsink.bulk.store import DONE, FAILED, RETRY, Setback
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.retry import Pauses
+from heatsink.primitives.threads import in_thread
 
 from .handler_errors import HandlerErrors
 from .held import NEVER, Held, Lanes, Ledger, Place
@@ -41,7 +55,7 @@ class Terms:
     """What a consumer gives to the pumps of all its partitions.
 
     These are the owner and lease of their claims, the function behind `context.once`, the hooks,
-    and the report of the handlers' exceptions.
+    the report of the handlers' exceptions, and the state that the application's lifespan made.
     """
 
     owner: str
@@ -49,6 +63,7 @@ class Terms:
     once: Once
     errors: HandlerErrors
     hooks: Hooks = NO_HOOKS
+    state: Any = None
 
 
 class WorkerPool:
@@ -76,6 +91,7 @@ class WorkerPool:
         self._on_change = on_change
         self._on_refused = on_refused
         self._once = terms.once
+        self._state = terms.state
         self._errors = terms.errors
         self._clock = clock
         self._rng = rng
@@ -236,11 +252,24 @@ class WorkerPool:
     async def _call(self, action: Action, job: Job) -> list[BaseException | None]:
         if action.together == 1:
             held, offset = job.places[0]
-            await call_handler(action, held.items[offset], self._context(held, offset))
+            item = held.items[offset] if action.read is None else action.read(held.items[offset])
+            await call_handler(action, item, self._context(held, offset))
             return [None]
-        contexts = [self._context(held, offset) for held, offset in job.places]
-        items = [held.items[offset] for held, offset in job.places]
-        return _outcomes(await call_handler(action, items, contexts), job.count)
+        items, contexts = [], []
+        results: list[BaseException | None] = []
+        for held, offset in job.places:
+            try:
+                item = held.items[offset]
+                items.append(item if action.read is None else action.read(item))
+            except BadItem as bad:
+                results.append(bad)
+            else:
+                results.append(None)
+                contexts.append(self._context(held, offset))
+        if not items:
+            return results
+        answers = iter(_outcomes(await call_handler(action, items, contexts), len(items)))
+        return [next(answers) if result is None else result for result in results]
 
     def _context(self, held: Held, offset: int) -> Context:
         claimed = held.slice
@@ -252,6 +281,7 @@ class WorkerPool:
             held.first + offset,
             claimed.tries + 1,
             self._once,
+            self._state,
         )
 
     def _settle(
@@ -383,10 +413,52 @@ class Job:
 
 async def call_handler(action: Action, items: Any, contexts: Any) -> Any:
     """Call a handler on the event loop, or in a thread if it is a plain function."""
+    if action.middleware:
+        return await _call_inside(action, items, contexts)
+    return await _call_bare(action, action.handler, items, contexts)
+
+
+async def _call_inside(action: Action, items: Any, contexts: Any) -> Any:
+    """Call a handler inside the action's middleware.
+
+    A plain context manager is entered where the handler runs: in the handler's thread, if it has
+    one. Asynchronous context managers are entered on the event loop, around the plain ones. If a
+    context manager suppresses an exception of the handler, the items are done.
+    """
+    handler, plain = action.handler, []
+    async with AsyncExitStack() as stack:
+        for middleware in action.middleware:
+            manager = middleware(contexts)
+            if isinstance(manager, AbstractAsyncContextManager):
+                await stack.enter_async_context(manager)
+            elif not isinstance(manager, AbstractContextManager):
+                name = getattr(middleware, "__name__", shown(middleware))
+                raise BadAnswer(f"the middleware {name} must return a context manager")
+            elif action.is_async:
+                stack.enter_context(manager)
+            else:
+                plain.append(manager)
+        if plain:
+            handler = partial(_run_inside, plain, action.handler)
+        return await _call_bare(action, handler, items, contexts)
+    return None
+
+
+def _run_inside(
+    managers: list[AbstractContextManager[Any]], handler: Callable[..., Any], *arguments: Any
+) -> Any:
+    with ExitStack() as stack:
+        for manager in managers:
+            stack.enter_context(manager)
+        return handler(*arguments)
+    return None
+
+
+async def _call_bare(action: Action, handler: Callable[..., Any], items: Any, contexts: Any) -> Any:
     if action.is_async:
-        answer = await action.handler(items, contexts)
+        answer = await handler(items, contexts)
     else:
-        answer = await in_thread(action.handler, items, contexts)
+        answer = await in_thread(handler, items, contexts)
         if isawaitable(answer):  # for example from a decorator around an `async def`
             answer = await answer
     if answer is not None and (isgenerator(answer) or isasyncgen(answer)):
@@ -487,67 +559,3 @@ def _reason(error: BaseException) -> str:
 
 def _ms(seconds: float) -> int:
     return int(min(max(seconds, 0.0), DELAY_S_MAX) * 1000)
-
-
-class ThreadCall(NamedTuple):
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    context: contextvars.Context
-    loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Any]
-
-
-Inbox = SimpleQueue[ThreadCall]
-_idle: list[Inbox] = []
-
-
-async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a blocking handler in a thread that does not belong to the event loop's executor.
-
-    The executor has few threads. A handler that never returns would occupy one of these threads for
-    ever, and keep the process from exiting. Here each concurrent call has its own thread. Threads
-    are reused. They are daemon threads, so they do not keep the process from exiting.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Any] = loop.create_future()
-    _free_inbox().put(ThreadCall(function, arguments, contextvars.copy_context(), loop, answer))
-    return await answer
-
-
-def _free_inbox() -> Inbox:
-    try:
-        return _idle.pop()
-    except IndexError:
-        inbox: Inbox = SimpleQueue()
-        Thread(target=_serve, args=(inbox,), name="heatsink-handler", daemon=True).start()
-        return inbox
-
-
-def _serve(inbox: Inbox) -> None:
-    while True:
-        call = inbox.get()
-        result, error = None, None
-        try:
-            result = call.context.run(call.function, *call.arguments)
-        except BaseException as raised:  # passed on to the caller
-            error = raised
-        _idle.append(inbox)
-        try:
-            call.loop.call_soon_threadsafe(_deliver, call.answer, result, error)
-        except RuntimeError:
-            continue  # the loop ended before the handler
-
-
-def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if answer.done():
-        return
-    if isinstance(error, StopIteration):  # a future refuses it
-        error = BadEnd(f"a handler raised {error!r}")
-    if error is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(error)
-
-
-class BadEnd(Exception):
-    """A handler raised an exception that a future cannot carry."""
