@@ -13,7 +13,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from heatsink.emulator.adaptation import Adaptation
-from heatsink.emulator.browsers import packed, unpacked
 from heatsink.emulator.engine import OPERATIONS, TEND_S
 from heatsink.emulator.server import TEND_AGAIN_S, running_engine
 from heatsink.emulator.settings import EngineSettings
@@ -22,6 +21,7 @@ from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.connections import ConnectionLimits
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
+from heatsink.stores.dynamodb.wire.compression import packed, unpacked
 from heatsink.testing import ManualClock
 
 LIST = b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"

@@ -1,0 +1,360 @@
+"""The HTTP/1.1 side of a server that speaks DynamoDB's protocol, with keep-alive.
+
+The emulator and the door share it. A connection parses requests within limits
+(`primitives.connections`), takes their compression off, checks host names and, if its server wants
+that, signatures. Its server answers them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from email.utils import formatdate
+from functools import lru_cache
+from random import Random
+from typing import Protocol, cast
+from zlib import crc32
+
+import msgspec
+
+from heatsink.errors import Misconfigured
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.connections import (
+    HEAD_TOO_LARGE,
+    NOT_HTTP,
+    Bounded,
+    Crowd,
+    HeadTooLarge,
+)
+from heatsink.primitives.words import pip_install
+
+from .compression import BadEncoding, packed, unpacked
+from .errors import Refused
+from .signing import SignedRequest
+
+try:
+    import httptools
+except ImportError as missing:
+    raise Misconfigured(
+        f"a DynamoDB endpoint needs {missing.name}: {pip_install('local')}"
+    ) from None
+
+logger = logging.getLogger("heatsink")
+encode = msgspec.json.Encoder().encode
+INTERNAL = 500
+LAST_TURNS = 5  # of the event loop, so that connections being accepted are made and closed
+BODY_BYTES_MAX = 16 * 1_024 * 1_024
+REQUEST_ID_BITS = 128
+TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
+TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
+ACCEPTED, ENCODED = b"accept-encoding", b"content-encoding"
+ACCEPTED_LENGTH, ENCODED_LENGTH = len(ACCEPTED), len(ENCODED)
+REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    403: b"Forbidden",
+    404: b"Not Found",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    421: b"Misdirected Request",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    503: b"Service Unavailable",
+}
+CLOSE = b"Connection: close\r\n"
+_HEAD = (
+    b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
+    b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\nDate: %b\r\n\r\n"
+)
+
+
+@lru_cache(maxsize=1)
+def http_date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
+
+
+class Framing:
+    """Makes HTTP answers as DynamoDB's: with a request id, the date and a checksum."""
+
+    def __init__(self, clock: Clock, rng: Random) -> None:
+        self._clock = clock
+        self._rng = rng
+
+    def framed(self, status: int, body: bytes, accepted: bytes = b"") -> bytes:
+        """Return an answer. `accepted` are the encodings in which the client accepts its body."""
+        request_id = self._rng.getrandbits(REQUEST_ID_BITS)
+        date = http_date(int(self._clock.now_s()))
+        if accepted and (compressed := packed(body, accepted)):
+            body, date = compressed[0], date + b"\r\nContent-Encoding: " + compressed[1]
+        return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body), date) + body
+
+
+class WireServer(Protocol):
+    """What a connection needs of its server."""
+
+    name: str
+    crowd: Crowd
+    loop: asyncio.AbstractEventLoop
+
+    def framed(self, status: int, body: bytes, accepted: bytes = b"") -> bytes: ...
+
+    def handle(self, connection: WireConnection, target: str, body: bytes) -> None:
+        """Answer a request of the API, now or later."""
+
+    def browse(self, method: bytes, url: bytes, body: bytes) -> bytes:
+        """Return the answer to a request without X-Amz-Target."""
+        ...
+
+    def refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
+        """Return the status and the reason if a request with these headers must be refused."""
+
+    def unauthorized(self, request: SignedRequest) -> bytes | None:
+        """Return the answer to a request that is not signed as it must be. None if it is."""
+
+
+class WireConnection(asyncio.Protocol, Bounded):
+    """The connection of one client. Requests are answered in the order in which they came.
+
+    The parser gets incoming data in pieces of at most the maximum size of a head. So the size of a
+    head is limited without a sum over its headers.
+    """
+
+    def __init__(self, server: WireServer) -> None:
+        self._server = server
+        self.crowd = server.crowd
+        self.loop = server.loop
+        self.parser = httptools.HttpRequestParser(self)
+        self._piece = server.crowd.limits.header_bytes
+        self._headers_max = server.crowd.limits.headers
+        self._host, self._origin, self._target = b"", b"", b""
+        self.accepted, self._encoding = b"", b""
+        self._known_host: bytes | None = None
+        self._is_open = self._is_last = False
+        self._owed = 0  # answers that are not sent yet
+        self._url = b""
+        self._body: list[bytes] = []
+        self._size = self._size_seen = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are not derived
+        self._is_open = True
+        self.enter()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._is_open = False
+        self.leave()
+
+    def give_up(self) -> None:
+        self._is_open = False
+        super().give_up()
+
+    def close_if_stuck(self, now_s: float) -> None:
+        if self._size == self._size_seen:
+            super().close_if_stuck(now_s)
+        else:  # a body that is still arriving
+            self._size_seen = self._size
+            self.release()
+
+    def data_received(self, data: bytes) -> None:
+        if len(data) > self._piece:
+            for start in range(0, len(data), self._piece):
+                self.data_received(data[start : start + self._piece])
+            return
+        was_in_head = self._in_head
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            self._refuse_failed(error)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._refuse_head(NOT_HTTP, "this is not HTTP/1.1")
+        if self._in_head:
+            self.heard(len(data), was_in_head)
+
+    def _refuse_head(self, status: int, detail: str) -> None:
+        if too_large := self.head_refusal():
+            status, detail = HEAD_TOO_LARGE, too_large
+        self.refuse(status, detail)
+
+    def _refuse_failed(self, error: Exception) -> None:
+        """Refuse a request on which a callback of the parser raised: its head, or a bug here."""
+        if not isinstance(error.__context__, HeadTooLarge):
+            name = self._server.name
+            logger.error("a request failed: this is a bug in the %s", name, exc_info=error)
+        self._refuse_head(INTERNAL, f"the {self._server.name} failed: its log has the traceback")
+
+    def pause_writing(self) -> None:
+        """Stop reading requests from a client that does not read its answers."""
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._unsent = float("inf")
+        self.transport.resume_reading()
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._arrived, self._headers = True, 0, 0
+        self._host, self._origin, self._target = b"", b"", b""
+        self.accepted, self._encoding = b"", b""
+        self._url, self._body, self._size = b"", [], 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        length = len(name)
+        if length > TARGET_LENGTH:
+            if length == ACCEPTED_LENGTH and name.lower() == ACCEPTED:
+                self.accepted = self.accepted or value  # DynamoDB ignores all but the first
+            elif length == ENCODED_LENGTH and name.lower() == ENCODED:
+                self._encoding = value
+            return
+        if length == TARGET_LENGTH:
+            if name.lower() == TARGET:
+                self._target = value
+        elif length == HOST_LENGTH:
+            if name.lower() == HOST_FIELD:
+                self._host = value
+        elif length == ORIGIN_LENGTH and name.lower() == ORIGIN:
+            self._origin = value
+
+    def _take_head(self) -> None:
+        if self._headers > self._headers_max or self._arrived >= self._piece:
+            raise HeadTooLarge
+        self._in_head = False
+        if self.crowd.heads:
+            self.end_head()
+
+    def on_body(self, body: bytes) -> None:
+        if self._in_head:
+            self._take_head()
+        self._size += len(body)
+        if self._size <= BODY_BYTES_MAX:
+            self._body.append(body)
+        else:
+            self._body.clear()
+            self.refuse(413, "the request is too large: the limit is 16 MB")
+
+    def on_message_complete(self) -> None:
+        self._stirred = True
+        if self._in_head:
+            self._take_head()
+        if (self._origin or self._host != self._known_host) and not self._is_allowed():
+            return
+        if self._target:
+            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            if self._encoding:
+                try:
+                    body = unpacked(body, self._encoding, BODY_BYTES_MAX)
+                except BadEncoding as error:
+                    refusal = Refused("InternalServerError", str(error)).body()
+                    self.send(self._server.framed(error.status, encode(refusal)))
+                    return
+            self._server.handle(self, self._target.decode("latin-1"), body)
+        else:
+            body = b"".join(self._body)
+            self.send(self._server.browse(self.parser.get_method(), self._url, body))
+
+    def _is_allowed(self) -> bool:
+        refusal = self._server.refusal_of(self._host, self._origin)
+        if refusal is not None:
+            self.turn_away(*refusal)
+            return False
+        self._known_host = self._host
+        return True
+
+    def owe(self, answers: int) -> None:
+        """Add `answers` to the number of pending answers. `answers` may be negative.
+
+        A connection with pending answers does not count as idle.
+        """
+        self._owed += answers
+        if self._owed:
+            self.keep()
+        elif self._is_open:
+            self.release()
+
+    def send(self, answer: bytes) -> None:
+        if not self._is_open or self.transport.is_closing():
+            return
+        if self._is_last or not self.parser.should_keep_alive():
+            self.transport.write(_last(answer))
+            self.transport.close()
+        else:
+            self.transport.write(answer)
+
+    def turn_away(self, status: int, detail: str) -> None:
+        """Refuse a request because of its host or origin."""
+        self.refuse(status, detail)
+
+    def refuse(self, status: int, detail: str) -> None:
+        """Send an error as the last answer, and close the connection."""
+        self._is_last = True
+        self.send(self._server.framed(status, encode({"message": detail})))
+
+
+def _last(answer: bytes) -> bytes:
+    """Announce in an answer that the server closes the connection after it."""
+    head, line, rest = answer.partition(b"\r\n")
+    return head + line + CLOSE + rest
+
+
+class GuardedConnection(WireConnection):
+    """A connection whose requests need a token: as the secret key of a signature, or as it is.
+
+    Signatures cover headers, so this class keeps all of them.
+    """
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._all: dict[str, str] = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        self._all[key] = f"{self._all[key]},{text}" if key in self._all else text
+
+    def _is_allowed(self) -> bool:
+        self._known_host = None  # check every request
+        if not super()._is_allowed():
+            return False
+        self._known_host = None
+        method, url = self.parser.get_method().decode("latin-1"), self._url.decode("latin-1")
+        request = SignedRequest(method, url, self._all, b"".join(self._body))
+        refusal = self._server.unauthorized(request)
+        if refusal is not None:
+            self.send(refusal)
+        return refusal is None
+
+
+async def close_all(server: asyncio.Server | None, crowd: Crowd) -> None:
+    """Stop to accept connections, and close those that are open."""
+    if server is not None:
+        await _stop_accepting(server)
+        server.close()
+    for _ in range(LAST_TURNS):
+        for connection in list(crowd.all):
+            connection.transport.close()
+        await _turn_of_the_loop()
+    if server is not None:
+        await server.wait_closed()
+
+
+async def _stop_accepting(server: asyncio.Server) -> None:
+    """Finish pending accepts before the server closes. CPython 3.11 would leak their sockets."""
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        with suppress(NotImplementedError):  # some event loops lack it
+            loop.remove_reader(listener.fileno())
+    await _turn_of_the_loop()
+
+
+async def _turn_of_the_loop() -> None:
+    """Wait for one iteration of the event loop.
+
+    This uses no clock, since a clock may stand still in tests.
+    """
+    loop = asyncio.get_running_loop()
+    turned = loop.create_future()
+    loop.call_soon(turned.set_result, None)
+    await turned
