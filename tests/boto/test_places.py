@@ -8,8 +8,8 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.boto.keys import TAG, TAGGED, comparable, hashed_bytes, physical
 from heatsink.boto.places import ReadPlan
+from heatsink.door.keys import TAG, TAGGED, comparable, hashed_bytes, physical
 from heatsink.primitives.keys import partition_of
 from heatsink.registry.layouts import Layout
 

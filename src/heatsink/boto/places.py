@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from heatsink.client.urls import open_stores
+from heatsink.door.keys import comparable, hashed_bytes, registry_key, subject_in
+from heatsink.door.places import completed_ms
+from heatsink.door.times import TimeOf, careful
 from heatsink.errors import InvalidId
 from heatsink.primitives.checks import check_text
 from heatsink.primitives.clock import Clock
@@ -23,8 +26,6 @@ from heatsink.registry.layouts import COLD, Epoch, Layout
 from heatsink.registry.registry import Registry
 
 from .calls import Background
-from .keys import comparable, hashed_bytes, registry_key, subject_in
-from .times import TimeOf, careful
 
 TABLE_NAME_MAX = 255
 SLACK_MS = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and times agree to the second
@@ -131,13 +132,6 @@ class Adoption:
         if self._seen[0] != version:
             self._seen = (version, completed_ms(self._view, self._table))
         return self._seen[1]
-
-
-def completed_ms(view: View, table: str) -> float:
-    """Return since when a table's adoption is complete, by the registry; infinite if it is not."""
-    adopted = (p.subject.name for p in list(view.pins.values()) if p.subject.kind is Kind.ADOPTED)
-    notes = (name.rpartition("/") for name in adopted)
-    return min((int(time) for name, _, time in notes if name == table), default=float("inf"))
 
 
 async def adopt(url: str, table: str, complete: bool, clock: Clock) -> float:

@@ -10,13 +10,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
+from heatsink.door.keys import check_partition_value, comparable, physical, size_of
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.keys import key_of
 from heatsink.spread.gather import Gather, Range
 from heatsink.spread.store import Row
 
 from .calls import Background, Calls
-from .keys import check_partition_value, comparable, physical, size_of
 from .places import SLACK_MS, KeyPlaces, ReadPlan
 
 RANGES = ("=", "<", "<=", ">", ">=", "BETWEEN", "begins_with")

@@ -9,15 +9,15 @@ from typing import Any, Unpack
 
 from heatsink.client.settings import ConnectOptions
 from heatsink.coordinator.explainer import Explanation
+from heatsink.door.keys import check_partition_value, comparable, physical, size_of
+from heatsink.door.times import TimeOf
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_text, check_whole, shown
 from heatsink.primitives.subjects import Subject
 
 from .calls import Background, Calls
-from .keys import check_partition_value, comparable, physical, size_of
 from .places import KeyPlaces
 from .query import Item, Queries, TableKeys, Wanted, read_condition
-from .times import TimeOf
 
 REQUESTS_MAX = 25
 NAME_MAX = 255

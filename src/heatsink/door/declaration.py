@@ -1,0 +1,251 @@
+"""The declaration of a table: which of its sort keys are spread, and how.
+
+A table is one of many item collections, and a collection may mix items of several kinds, told apart
+by the first characters of their sort keys: `META`, `MEMBER#ada`, `MSG#2026-11-17T12:00:00Z#1`. Each
+kind gets a rule by its prefix. The longest prefix that fits decides. Sort keys that fit no prefix
+stay under the bare key.
+
+    declared = SpreadTable(
+        "chat", partition_key="room", sort_key="at",
+        rules=[by_time("MSG#", iso_text), unspread("ORDER#"), fixed("TENANT#", buckets=8)],
+    )
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from heatsink.errors import InvalidId, InvalidSetting
+from heatsink.primitives.checks import check_text, check_whole, shown
+from heatsink.stores.dynamodb.wire.values import Native
+
+from .times import TimeOf, careful
+
+NAME_MAX = 255
+BUCKETS_MAX = 256
+AHEAD_S = 2.0
+AHEAD_S_MAX = 60.0
+KINDS = {"S": "text", "N": "a number", "B": "binary"}
+BACKWARDS_MS_MAX = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and times agree to the second
+
+
+class Rule(NamedTuple):
+    """How sort keys with one prefix are placed.
+
+    With `time_of`, they are spread by their time. With `buckets`, they are in this fixed number of
+    buckets, by hash. With neither, they stay under the bare key.
+    """
+
+    prefix: str
+    time_of: TimeOf | None = None
+    buckets: int = 1
+
+    def time_ms(self, sort: Native) -> int | None:
+        """Return the time in a sort key; None if it carries none, or if the rule needs none."""
+        if self.time_of is None:
+            return None
+        try:
+            return self.time_of(sort[len(self.prefix) :] if self.prefix else sort)  # type: ignore
+        except InvalidId:
+            return None
+
+
+UNSPREAD = Rule("")
+
+
+def by_time(prefix: str, time_of: TimeOf) -> Rule:
+    """Spread sort keys with this prefix by the time that follows it.
+
+    Raises `InvalidSetting` if `time_of` is no function::
+
+        by_time("MSG#", iso_text)
+    """
+    if not callable(time_of):
+        raise InvalidSetting(
+            "time_of must be a function that returns the time in a sort key, in milliseconds",
+            field="time_of",
+        )
+    return Rule(_prefix(prefix), careful(time_of))
+
+
+def unspread(prefix: str) -> Rule:
+    """Keep sort keys with this prefix under the bare key, whatever follows: `unspread("DUE#")`"""
+    return Rule(_prefix(prefix))
+
+
+def fixed(prefix: str, *, buckets: int) -> Rule:
+    """Place sort keys with this prefix in a fixed number of buckets, by hash.
+
+    The number can never change, and no item with this prefix may exist before the declaration.
+    Raises `InvalidSetting` for a number that is not between 2 and 256::
+
+        fixed("TENANT#", buckets=8)
+    """
+    check_whole("buckets", buckets, 2, BUCKETS_MAX)
+    return Rule(_prefix(prefix), None, buckets)
+
+
+def _prefix(prefix: object) -> str:
+    if not isinstance(prefix, str):
+        raise InvalidSetting(f"prefix must be text, not {shown(prefix)}", field="prefix")
+    return prefix
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index of a declared table: the names of its key attributes, and what it projects.
+
+    `projected` is None if the index projects all attributes.
+    """
+
+    name: str
+    partition_keys: tuple[str, ...]
+    sort_keys: tuple[str, ...]
+    is_global: bool
+    projected: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class SpreadTable:
+    """A table whose hot keys are spread: its key schema and the rules for its sort keys.
+
+    `sort_type` is the type of the sort key: S, N or B. An `append_only` table takes puts, gets,
+    deletes and queries, without conditions; its keys may be spread while other programs still write
+    under the bare key. `ahead_s` is how far ahead of now the time in a new sort key may be.
+    `unused_indexes` are indexes that no request may use. Raises `InvalidSetting` for a bad value::
+
+        SpreadTable("chat", partition_key="room", sort_key="at", rules=[by_time("", iso_text)])
+    """
+
+    name: str
+    partition_key: str
+    sort_key: str
+    rules: Sequence[Rule]
+    sort_type: str = "S"
+    append_only: bool = False
+    ahead_s: float = AHEAD_S
+    unused_indexes: frozenset[str] = frozenset()
+    indexes: Mapping[str, Index] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what in ("name", "partition_key", "sort_key"):
+            check_text(what, getattr(self, what), NAME_MAX)
+        if self.sort_type not in KINDS:
+            raise InvalidSetting(
+                f"sort_type must be S, N or B, not {shown(self.sort_type)}", field="sort_type"
+            )
+        if not 0 <= self.ahead_s <= AHEAD_S_MAX:
+            raise InvalidSetting(
+                f"ahead_s must be between 0 and {AHEAD_S_MAX:g}, not {shown(self.ahead_s)}",
+                field="ahead_s",
+            )
+        rules = sorted(self.rules, key=lambda rule: -len(rule.prefix))
+        prefixes = [rule.prefix for rule in rules]
+        if len(set(prefixes)) != len(prefixes):
+            raise InvalidSetting("rules has two rules for one prefix", field="rules")
+        if self.sort_type != "S" and any(prefixes):
+            raise InvalidSetting(
+                f"a sort key that is {KINDS[self.sort_type]} has no prefix: give one rule with the "
+                'prefix ""',
+                field="rules",
+            )
+        object.__setattr__(self, "rules", tuple(rules))
+        object.__setattr__(self, "unused_indexes", frozenset(self.unused_indexes))
+        object.__setattr__(self, "_only", rules[0] if prefixes == [""] else None)
+
+    def rule_of(self, sort: Native) -> Rule:
+        """Return the rule with the longest prefix that fits a sort key."""
+        only: Rule | None = self._only  # type: ignore[attr-defined]
+        if only is not None:
+            return only
+        for rule in self.rules:
+            if sort.startswith(rule.prefix):  # type: ignore[union-attr,arg-type]
+                return rule
+        return UNSPREAD
+
+    @property
+    def ahead_ms(self) -> int:
+        return int(self.ahead_s * 1000)
+
+
+def described(declared: SpreadTable, description: Mapping[str, Any]) -> SpreadTable:
+    """Return the declaration with the types and indexes that DescribeTable shows.
+
+    `description` is the field `Table` of its answer. Raises `InvalidSetting` if the table cannot be
+    spread as declared.
+    """
+    kinds = {
+        one["AttributeName"]: one["AttributeType"] for one in description["AttributeDefinitions"]
+    }
+    keys = _names(description["KeySchema"])
+    wanted = ((declared.partition_key,), (declared.sort_key,))
+    if keys != wanted:
+        has = " and ".join(", ".join(names) or "no sort key" for names in keys)
+        raise InvalidSetting(
+            f"table {declared.name} has the keys {has}, not {declared.partition_key} and "
+            f"{declared.sort_key}: a table without a sort key cannot be spread",
+            field="partition_key" if keys[0] != wanted[0] else "sort_key",
+        )
+    if kinds[declared.partition_key] != "S":
+        raise InvalidSetting(
+            f"the partition key {declared.partition_key} of table {declared.name} is "
+            f"{KINDS[kinds[declared.partition_key]]}: only text can carry a bucket's name",
+            field="partition_key",
+        )
+    if kinds[declared.sort_key] != declared.sort_type:
+        raise InvalidSetting(
+            f"the sort key {declared.sort_key} of table {declared.name} is "
+            f"{KINDS[kinds[declared.sort_key]]}: declare sort_type="
+            f"{kinds[declared.sort_key]!r}",
+            field="sort_type",
+        )
+    local = _indexes(declared, description.get("LocalSecondaryIndexes") or (), is_global=False)
+    overall = _indexes(declared, description.get("GlobalSecondaryIndexes") or (), is_global=True)
+    for index in overall.values():
+        _check_index(declared, index)
+    return SpreadTable(
+        declared.name,
+        declared.partition_key,
+        declared.sort_key,
+        declared.rules,
+        declared.sort_type,
+        declared.append_only,
+        declared.ahead_s,
+        declared.unused_indexes,
+        {**local, **overall},
+    )
+
+
+def _names(schema: Iterable[Mapping[str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    parts = [(one["KeyType"], one["AttributeName"]) for one in schema]
+    hashes = tuple(name for kind, name in parts if kind == "HASH")
+    return hashes, tuple(name for kind, name in parts if kind == "RANGE")
+
+
+def _indexes(
+    declared: SpreadTable, described_: Iterable[Mapping[str, Any]], is_global: bool
+) -> dict[str, Index]:
+    found = {}
+    for one in described_:
+        hashes, sorts = _names(one["KeySchema"])
+        projection, projected = one.get("Projection") or {}, None
+        if projection.get("ProjectionType") != "ALL":
+            extra = projection.get("NonKeyAttributes") or ()
+            own = (declared.partition_key, declared.sort_key, *hashes, *sorts)
+            projected = frozenset((*own, *extra))
+        name = one["IndexName"]
+        found[name] = Index(name, hashes, sorts, is_global, projected)
+    return found
+
+
+def _check_index(declared: SpreadTable, index: Index) -> None:
+    name = declared.partition_key
+    mixes = name in index.sort_keys or (name in index.partition_keys and index.partition_keys[1:])
+    if mixes and index.name not in declared.unused_indexes:
+        raise InvalidSetting(
+            f"index {index.name} of table {declared.name} is sorted by the partition key {name}, "
+            "so buckets would change its order: name it in unused_indexes if no request uses it",
+            field="unused_indexes",
+        )

@@ -1,0 +1,140 @@
+"""Drivers: they make the upstream calls that the core asks for, and return the core's answer.
+
+`BlockingDriver` is for code that blocks, `AsyncDriver` for asyncio. Both need a function that sends
+one call and raises `WireError`, and access to the registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, Protocol
+
+from heatsink.errors import HeatsinkError, InvalidInput
+from heatsink.registry.layouts import Layout
+from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff
+from heatsink.stores.dynamodb.wire.errors import SERVICE
+
+from .protocol import Body, Call, LayoutOf, Need, Reach, Renew, Steps, WireError, refusal
+
+UNAVAILABLE = 503
+
+
+class BlockingRegistry(Protocol):
+    """The registry, for code that blocks. Each call waits for the store."""
+
+    def reach(self, time_ms: int) -> None: ...
+
+    def renew(self) -> None: ...
+
+    def layout(self, label: str) -> Layout: ...
+
+    def now_ms(self) -> int: ...
+
+
+class BlockingDriver:
+    """Drives operations in the caller's thread; parallel calls run in a pool of threads.
+
+    `send` sends one call upstream and returns the body of the answer, or raises `WireError`.
+    """
+
+    def __init__(
+        self, send: Callable[[Call], Body], registry: BlockingRegistry, pool: Executor
+    ) -> None:
+        self._send = send
+        self._registry = registry
+        self._pool = pool
+
+    def run(self, steps: Steps) -> Body:
+        """Return the answer of an operation. Raises `WireError`."""
+        try:
+            needs = next(steps)
+            while True:
+                needs = steps.send(self._meet_all(needs))
+        except StopIteration as end:
+            return dict(end.value)
+
+    def _meet_all(self, needs: list[Need]) -> list[Any]:
+        others = [self._pool.submit(self._meet, need) for need in needs[1:]]
+        first = self._meet(needs[0]) if needs else None
+        return [first, *(other.result() for other in others)] if needs else []
+
+    def _meet(self, need: Need) -> Any:
+        try:
+            if isinstance(need, Call):
+                return self._send(need)
+            if isinstance(need, LayoutOf):
+                return self._registry.layout(need.label)
+            if isinstance(need, Renew):
+                return self._registry.renew()
+            check_ahead(need, self._registry.now_ms())
+            return self._registry.reach(need.time_ms)
+        except HeatsinkError as error:
+            return of_heatsink(error)
+
+
+class AsyncDriver:
+    """Drives operations on an event loop. `send` is as in `BlockingDriver`, but asynchronous."""
+
+    def __init__(
+        self, send: Callable[[Call], Awaitable[Body]], registry: Registry, backoff: Backoff
+    ) -> None:
+        self._send = send
+        self._registry = registry
+        self._backoff = backoff
+
+    async def run(self, steps: Steps) -> Body:
+        """Return the answer of an operation. Raises `WireError`."""
+        try:
+            needs = next(steps)
+            while True:
+                if len(needs) == 1:
+                    answers = [await self._meet(needs[0])]
+                else:
+                    answers = await asyncio.gather(*map(self._meet, needs))
+                needs = steps.send(answers)
+        except StopIteration as end:
+            return dict(end.value)
+
+    async def _meet(self, need: Need) -> Any:
+        try:
+            if isinstance(need, Call):
+                return await self._send(need)
+            return await self._ask_registry(need)
+        except HeatsinkError as error:
+            return of_heatsink(error)
+
+    async def _ask_registry(self, need: LayoutOf | Reach | Renew) -> Any:
+        registry, deadline_s = self._registry, self._backoff.deadline_s()
+        if isinstance(need, LayoutOf):
+            layout = partial(registry.layout, need.label)
+            return await self._backoff.call(layout, need.label, deadline_s)
+        if isinstance(need, Renew):
+            return await self._backoff.call(registry.renew_shared, "", deadline_s)
+        check_ahead(need, registry.now_ms())
+        reach = partial(registry.reach, need.time_ms, deadline_s)
+        return await self._backoff.call(reach, "", deadline_s)
+
+
+def check_ahead(need: Reach, now_ms: int) -> None:
+    """Raise `WireError` if the time of an item is too far ahead of now to be placed."""
+    ahead_ms = need.time_ms - now_ms
+    if ahead_ms > need.ahead_ms:
+        raise refusal(
+            f"the time in the sort key is {ahead_ms / 1000:.1f} s ahead of now, more than the "
+            f"{need.ahead_ms / 1000:g} s that the table's declaration allows: check the clock that "
+            "made it, raise ahead_s, or declare the prefix unspread"
+        )
+
+
+def of_heatsink(error: HeatsinkError) -> WireError:
+    """Return an error of Heatsink as an error response of DynamoDB."""
+    if isinstance(error, WireError):
+        return error
+    if isinstance(error, InvalidInput):
+        return refusal(str(error))
+    body = {"__type": SERVICE + "InternalServerError", "message": f"Heatsink: {error}"}
+    return WireError(UNAVAILABLE, body)

@@ -1,0 +1,94 @@
+"""GetItem, PutItem, UpdateItem and DeleteItem on an item of a declared table.
+
+Each is one upstream call on the item's place. Only in an append-only table, where rows may be
+strays under the bare key, a get or a delete may take two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .places import Keys, Places, Spot, shown_item
+from .protocol import Body, Call, Steps, WireError, refusal
+from .rewriting import for_place
+
+TARGETS = {"PutItem": "Item", "UpdateItem": "Key", "DeleteItem": "Key"}
+NOT_APPENDED = ("ConditionExpression", "Expected", "UpdateExpression", "AttributeUpdates")
+
+
+def get_item(places: Places, parameters: Body, keys: Keys) -> Steps:
+    consistent = parameters.get("ConsistentRead") is True
+    spot = yield from places.to_read(keys, consistent=consistent)
+    answer = yield from _read(places, parameters, spot)
+    if "Item" not in answer and places.may_stray(keys, spot):
+        return (yield from _read(places, parameters, bare(spot, keys)))
+    return answer
+
+
+def _read(places: Places, parameters: Body, spot: Spot) -> Steps:
+    changed = {**parameters, "Key": places.parameters(parameters["Key"], spot)}
+    [answer] = yield [places.call("GetItem", changed, spot)]
+    return shown_answer(answer, places.table.partition_key)
+
+
+def write_item(places: Places, operation: str, parameters: Body, keys: Keys) -> Steps:
+    target = TARGETS[operation]
+    spot = yield from places.to_write(keys)
+    spots = [spot]
+    if operation == "DeleteItem" and places.may_stray(keys, spot):
+        spots.append(bare(spot, keys))
+    where = [(target, keys, one) for one in spots]
+    answers = yield [placed_write(places, operation, parameters, one) for one in where]
+    shown = [shown_answer(answer, places.table.partition_key) for answer in answers]
+    return shown[0]
+
+
+def placed_write(
+    places: Places, operation: str, parameters: Body, where: tuple[str, Keys, Spot]
+) -> Call:
+    """Return the call that carries out a write at a place. `where` begins with the key's field."""
+    target, keys, spot = where
+    changed = {**parameters, target: places.parameters(parameters[target], spot)}
+    if spot.bucket is not None:
+        changed = for_place(changed, places.table.partition_key, keys.key)
+    return places.call(operation, changed, spot)
+
+
+def bare(spot: Spot, keys: Keys) -> Spot:
+    return Spot(spot.label, None, keys.key)
+
+
+def check_append_only(table: str, operation: str, parameters: Body) -> None:
+    """Raise if a write needs to know the stored item: it may be in one of two places."""
+    given = [name for name in NOT_APPENDED if parameters.get(name)]
+    if parameters.get("ReturnValues") not in (None, "NONE"):
+        given.append("ReturnValues")
+    if operation == "UpdateItem":
+        given.insert(0, "UpdateItem")
+    if given:
+        raise refusal(
+            f"table {table} is declared append_only, so a write cannot have {given[0]}: complete "
+            "the table's adoption and declare it without append_only"
+        )
+
+
+def shown_answer(answer: Any, partition_key: str) -> Body:
+    """Return the answer to a call on one item with the application's key, or raise its error."""
+    if isinstance(answer, WireError):
+        raise shown_error(answer, partition_key)
+    for field in ("Item", "Attributes"):
+        if field in answer:
+            answer = {**answer, field: shown_item(answer[field], partition_key)}
+    metrics = answer.get("ItemCollectionMetrics")
+    if metrics and "ItemCollectionKey" in metrics:
+        key = shown_item(metrics["ItemCollectionKey"], partition_key)
+        answer = {**answer, "ItemCollectionMetrics": {**metrics, "ItemCollectionKey": key}}
+    return dict(answer)
+
+
+def shown_error(error: WireError, partition_key: str) -> WireError:
+    """Return an error with the application's key in the item that it shows."""
+    item = error.body.get("Item")
+    if not isinstance(item, dict):
+        return error
+    return WireError(error.status, {**error.body, "Item": shown_item(item, partition_key)})

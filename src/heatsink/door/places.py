@@ -1,0 +1,237 @@
+"""Finds the place of an item of a declared table, from its keys and the registry's view.
+
+An item's place follows from its keys alone, for ever: the time in the sort key picks the epoch of
+the partition key's layout, and a hash of the sort key picks the bucket. Items whose sort key
+carries no time are under the bare key. So every item has one place, and every process that knows
+the layouts up to the item's time computes the same place.
+
+In an append-only table, programs without Heatsink may write every row under the bare key until the
+table's adoption is complete. Rows from before that time may be strays there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from heatsink.errors import InvalidKey
+from heatsink.primitives.keys import seeded_hash
+from heatsink.primitives.subjects import Kind
+from heatsink.registry.decisions import View
+from heatsink.registry.layouts import Epoch, Layout
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.values import Native, native, normal_number
+
+from .declaration import Rule, SpreadTable
+from .keys import TAG, TAGGED, hashed_bytes, physical, registry_key
+from .protocol import Body, Call, Need, Reach, Renew, checked, refusal
+
+LABELS_KEPT = 16_384
+BYTES_MAX = 2_048  # of a partition key in DynamoDB
+SUFFIX_BYTES = 9  # of a bucket's name
+Waits = Generator[list[Need], list[Any], "Spot"]
+
+
+class Spot(NamedTuple):
+    """The place of an item: its partition key in the registry, its bucket and its stored name."""
+
+    label: str
+    bucket: int | None
+    name: str
+
+
+class Keys(NamedTuple):
+    """The keys of an item: the application's partition key, and the sort key as a Python value."""
+
+    key: str
+    sort: Native
+
+
+class Places:
+    """Finds the places of one table's items."""
+
+    def __init__(self, table: SpreadTable, view: View, seed: bytes) -> None:
+        self.table = table
+        self._view = view
+        self._hash = seeded_hash(seed)
+        self._adopted: tuple[int, float] = (-1, float("inf"))
+        self.label = lru_cache(LABELS_KEPT)(self._label)
+
+    def _label(self, key: str) -> str:
+        """Return the name of a key in the registry; empty if the key can never be spread."""
+        if len(key.encode(errors="replace")) > BYTES_MAX - SUFFIX_BYTES:
+            return ""
+        try:
+            return registry_key(self.table.name, key)
+        except InvalidKey:
+            return ""
+
+    def keys_of(self, item: object, *, exactly: bool) -> Keys | None:
+        """Return the keys in an item or a `Key` in wire form.
+
+        Returns None if they do not fit the key schema. DynamoDB refuses such a request. Raises
+        `WireError` for a key that Heatsink reserves for buckets.
+        """
+        table = self.table
+        if not isinstance(item, dict) or (exactly and len(item) != 2):
+            return None
+        partition, sort = item.get(table.partition_key), item.get(table.sort_key)
+        if not isinstance(partition, dict) or not isinstance(sort, dict):
+            return None
+        key, content = partition.get("S"), sort.get(table.sort_type)
+        if type(key) is not str or not key or type(content) is not str or not content:
+            return None
+        if len(partition) != 1 or len(sort) != 1:
+            return None
+        if TAG in key:
+            check_not_reserved(key)
+        if table.sort_type == "S":
+            return Keys(key, content)
+        try:
+            return Keys(key, native(_normal(sort)))
+        except (ValidationFailed, ValueError, TypeError):
+            return None
+
+    @property
+    def complete_ms(self) -> float:
+        """The time from which on no row is a stray; infinite while the adoption is not complete."""
+        version = self._view.version
+        if self._adopted[0] != version:
+            self._adopted = (version, completed_ms(self._view, self.table.name))
+        return self._adopted[1]
+
+    def is_bare(self, keys: Keys) -> bool:
+        """Return whether the view alone says that an item is under the bare key, for ever."""
+        rule = self.table.rule_of(keys.sort)
+        if rule.time_of is None:
+            return rule.buckets == 1
+        label = self.label(keys.key)
+        if not label:
+            return True
+        time_ms = rule.time_ms(keys.sort)
+        if time_ms is None:
+            return True
+        if time_ms >= self._view.horizon_ms:
+            return False
+        layout = self._view.layouts.get(label)
+        return layout is None or layout.epoch_at(time_ms).buckets == 1
+
+    def to_write(self, keys: Keys) -> Waits:
+        """Return the place of an item to write. Waits until the view knows it.
+
+        Raises `WireError` for a time that is too far ahead of now.
+        """
+        rule, label = self.table.rule_of(keys.sort), self.label(keys.key)
+        time_ms = rule.time_ms(keys.sort)
+        if label and time_ms is not None and time_ms >= self._view.horizon_ms:
+            checked((yield [Reach(time_ms, self.table.ahead_ms)]))
+        return self.spot(keys, rule, time_ms)
+
+    def to_read(self, keys: Keys, *, consistent: bool) -> Waits:
+        """Return the place of an item to read.
+
+        An eventually consistent read takes the place from the view as it is. If the item's time is
+        past the horizon even after a renewal, no process can have placed the item yet.
+        """
+        rule, label = self.table.rule_of(keys.sort), self.label(keys.key)
+        time_ms = rule.time_ms(keys.sort)
+        if consistent and label and time_ms is not None and time_ms >= self._view.horizon_ms:
+            checked((yield [Renew()]))
+            if time_ms >= self._view.horizon_ms:
+                return Spot(label, None, keys.key)
+        return self.spot(keys, rule, time_ms)
+
+    def spot(self, keys: Keys, rule: Rule, time_ms: int | None) -> Spot:
+        """Return the place of an item by the view as it is."""
+        key, label = keys.key, self.label(keys.key)
+        bucket: int | None = None
+        if rule.buckets > 1 and label:
+            bucket = self._hash(hashed_bytes(keys.sort)) % rule.buckets
+        elif time_ms is not None and label:
+            layout = self._view.layouts.get(label)
+            if layout is not None:
+                self.check_adopted(layout)
+                bucket = self._bucket(layout.epoch_at(time_ms), keys.sort)
+        return Spot(label, bucket, physical(key, bucket))
+
+    def spot_by(self, layout: Layout, keys: Keys) -> Spot:
+        """Return the place of an item by a given layout of its partition key."""
+        rule, label = self.table.rule_of(keys.sort), self.label(keys.key)
+        time_ms = rule.time_ms(keys.sort)
+        if rule.buckets > 1 or time_ms is None or not label:
+            return self.spot(keys, rule, time_ms)
+        bucket = self._bucket(layout.epoch_at(time_ms), keys.sort)
+        return Spot(label, bucket, physical(keys.key, bucket))
+
+    def _bucket(self, epoch: Epoch, sort: Native) -> int | None:
+        return None if epoch.buckets == 1 else self._hash(hashed_bytes(sort)) % epoch.buckets
+
+    def may_stray(self, keys: Keys, spot: Spot) -> bool:
+        """Return whether the item may be under the bare key although its place is a bucket."""
+        if not self.table.append_only or spot.bucket is None:
+            return False
+        time_ms = self.table.rule_of(keys.sort).time_ms(keys.sort)
+        return time_ms is not None and time_ms < self.complete_ms
+
+    def check_adopted(self, layout: Layout) -> None:
+        """Raise if a key was spread before the adoption of its table was complete.
+
+        Then an item could be in two places, and conditions and updates would go wrong.
+        """
+        if self.table.append_only or len(layout.epochs) == 1:
+            return
+        first_ms = next((e.start_ms for e in layout.epochs if e.buckets > 1), None)
+        if first_ms is not None and first_ms < self.complete_ms:
+            raise refusal(
+                f"table {self.table.name} has a key with several buckets, but its adoption is not "
+                f"complete. Run heatsink adopt {self.table.name} --complete once no other program "
+                "writes to it, or declare the table append_only"
+            )
+
+    def parameters(self, item: Body, spot: Spot) -> Body:
+        """Return an item or a `Key` with the stored name of its partition key."""
+        return {**item, self.table.partition_key: {"S": spot.name}}
+
+    def call(self, operation: str, parameters: Body, spot: Spot) -> Call:
+        return Call(operation, parameters, spot.label, spot.bucket)
+
+    def shown(self, item: Body) -> Body:
+        """Return a stored item with the application's partition key."""
+        return shown_item(item, self.table.partition_key)
+
+
+def check_not_reserved(key: str) -> None:
+    if TAGGED.search(key):
+        raise refusal(
+            f"the partition key {key!r} ends in {TAG!r} and digits. Such keys are reserved for "
+            "buckets: choose another"
+        )
+
+
+def application_key(name: str) -> str:
+    """Return the application's partition key of a stored name."""
+    if TAG not in name:
+        return name
+    found = TAGGED.search(name)
+    return name[: found.start()] if found else name
+
+
+def shown_item(item: Body, partition_key: str) -> Body:
+    """Return a stored item, or a part of one, with the application's partition key."""
+    value = item.get(partition_key)
+    if value is None or TAG not in value.get("S", ""):
+        return item
+    return {**item, partition_key: {"S": application_key(value["S"])}}
+
+
+def completed_ms(view: View, table: str) -> float:
+    """Return since when a table's adoption is complete, by the registry; infinite if it is not."""
+    adopted = (p.subject.name for p in list(view.pins.values()) if p.subject.kind is Kind.ADOPTED)
+    notes = (name.rpartition("/") for name in adopted)
+    return min((int(time) for name, _, time in notes if name == table), default=float("inf"))
+
+
+def _normal(value: Mapping[str, str]) -> Body:
+    [(kind, content)] = value.items()
+    return {kind: normal_number(content)} if kind == "N" else dict(value)

@@ -1,0 +1,94 @@
+"""What an operation asks of whoever drives it, and the errors of the DynamoDB protocol.
+
+An operation of the core is a generator. It yields a list of needs, which may be met in parallel. It
+is sent the answers, in the same order. It returns the body of the answer for the application, or
+raises `WireError`. The answer to a need may be a `WireError`: then the call failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from heatsink.errors import HeatsinkError
+from heatsink.stores.dynamodb.wire.errors import VALIDATION, EngineError
+
+Body = dict[str, Any]
+BAD_REQUEST = 400
+
+
+class Call(NamedTuple):
+    """A request to send upstream, once, and never again unless upstream says it was not done.
+
+    `label` is the name of the partition key in the registry, empty if the call concerns no single
+    key. Throttling of the call counts as heat of that key. `bucket` is None for the bare key.
+    """
+
+    operation: str
+    parameters: Body
+    label: str = ""
+    bucket: int | None = None
+
+
+class LayoutOf(NamedTuple):
+    """Read a key's layout from the registry's store. The answer is the `Layout`."""
+
+    label: str
+
+
+class Reach(NamedTuple):
+    """Wait until the view's horizon is past `time_ms`, so that an item of that time can be placed.
+
+    If the time is more than `ahead_ms` after now, the answer is a `WireError`.
+    """
+
+    time_ms: int
+    ahead_ms: int
+
+
+class Renew(NamedTuple):
+    """Renew the view from the registry's store."""
+
+
+Need = Call | LayoutOf | Reach | Renew
+Steps = Generator[list[Need], list[Any], Body]
+
+
+class WireError(HeatsinkError):
+    """An error response of the DynamoDB protocol: its HTTP status and its body."""
+
+    def __init__(self, status: int, body: Body) -> None:
+        super().__init__(f"{body.get('__type', '')}: {message_of(body)}")
+        self.status = status
+        self.body = body
+
+    @property
+    def code(self) -> str:
+        """The name of the error, such as `ValidationException`."""
+        return str(self.body.get("__type", "")).rsplit("#", 1)[-1]
+
+    @property
+    def message(self) -> str:
+        return message_of(self.body)
+
+
+def message_of(body: Body) -> str:
+    return str(body.get("message") or body.get("Message") or "")
+
+
+def refusal(reason: str) -> WireError:
+    """Return the error for a request that is not possible on a spread table."""
+    return WireError(BAD_REQUEST, {"__type": VALIDATION, "message": f"Heatsink: {reason}"})
+
+
+def of_engine(error: EngineError) -> WireError:
+    """Return an error of the shared evaluator as an error response."""
+    return WireError(BAD_REQUEST, error.body())
+
+
+def checked(answers: list[Any]) -> list[Any]:
+    """Return the answers, or raise the first error among them."""
+    for answer in answers:
+        if isinstance(answer, WireError):
+            raise answer
+    return answers
