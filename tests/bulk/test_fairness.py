@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from heatsink.bulk import Context
-from heatsink.bulk.work.held import HomeClock
+from heatsink.bulk.work.held import LATE_S, HomeClock
+from tests.planted import usually
 
 from .world import World, on_virtual_time
 
@@ -186,8 +187,20 @@ async def test_a_busy_worker_forfeits_starts_and_the_rate_still_holds() -> None:
     assert min(late_s - early_s for early_s, late_s in pairwise(starts_s)) >= 0.35
 
 
-def test_a_rate_holds_over_a_link_that_is_slow_now_and_then() -> None:
-    run_over_a_slow_link("c")
+@pytest.mark.parametrize("number", [5, 8, *range(100, usually(101, full=160))])
+def test_a_rate_holds_over_a_link_that_is_slow_now_and_then(number: int) -> None:
+    run_over_a_slow_link(f"n{number}-")
+
+
+def test_a_rough_estimate_of_the_home_clock_that_nobody_tells_would_break_the_rate() -> None:
+    """The test above bites: the limit must know how late starts may be."""
+
+    def run_both() -> None:
+        for number in (5, 8):
+            run_over_a_slow_link(f"n{number}-")
+
+    with patch.object(HomeClock, "late_s", lambda *_: LATE_S), pytest.raises(AssertionError):
+        run_both()
 
 
 @on_virtual_time

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from heatsink.bulk.batch import Rate, packed
-from heatsink.bulk.store import Grants, Slice
+from heatsink.bulk.store import LATE_MS, Grants, Slice
 from heatsink.bulk.work.held import Held, HomeClock, Lanes
 from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue.homes import MemoryLimits
@@ -30,9 +30,11 @@ class FarAway(MemoryLimits):
         super().__init__(clock)
         self._delay = partial(rng.uniform, quickest_s / 2, slowest_s / 2)
 
-    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
+    async def reserve(
+        self, lane: str, starts: int, ahead_ms: int, late_ms: float = LATE_MS
+    ) -> Grants:
         await asyncio.sleep(self._delay())
-        grants = await super().reserve(lane, starts, ahead_ms)
+        grants = await super().reserve(lane, starts, ahead_ms, late_ms)
         await asyncio.sleep(self._delay())
         return grants
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -22,17 +23,29 @@ RATES = st.builds(Rate, st.integers(1, 3_000), st.sampled_from((1.0, 60.0)))
 # -- exact: a declared rate -----------------------------------------------------------------
 
 
-def starts_of(
-    rate: Rate, asks: list[tuple[float, int, float]], refusals: frozenset[int] = frozenset()
-) -> list[tuple[float, int]]:
-    """(time, starts) of each grant, when partitions ask so often, for so many, so far ahead."""
+class Ask(NamedTuple):
+    """After a pause, a partition books starts ahead, and uses each of them late by at most this."""
+
+    pause_ms: float
+    wanted: int
+    ahead_ms: float
+    late_ms: float
+
+
+class Booked(NamedTuple):
+    time_ms: float
+    late_ms: float
+    size: int
+
+
+def starts_of(rate: Rate, asks: list[Ask], refusals: frozenset[int]) -> list[Booked]:
     limit, now_ms, booked = Limit(rate), BEGIN_MS, []
-    for number, (pause_ms, wanted, ahead_ms) in enumerate(asks):
-        now_ms += pause_ms
+    for number, ask in enumerate(asks):
+        now_ms += ask.pause_ms
         if number in refusals:
             limit = refused(limit, now_ms, rate.per_s, 0)
-        limit, grants = reserve(limit, now_ms, wanted, ahead_ms)
-        booked += [(now_ms + wait_ms, grants.size) for wait_ms in grants.wait_ms]
+        limit, grants = reserve(limit, now_ms, ask.wanted, ask.ahead_ms, ask.late_ms)
+        booked += [Booked(now_ms + wait, ask.late_ms, grants.size) for wait in grants.wait_ms]
     return booked
 
 
@@ -52,7 +65,14 @@ def most_in_a_period(starts: list[tuple[float, int]], period_ms: float) -> int:
 @given(
     rate=RATES,
     asks=st.lists(
-        st.tuples(st.floats(0, 400), st.integers(1, 500), st.floats(0, 1_000)), min_size=1
+        st.builds(
+            Ask,
+            st.floats(0, 400),
+            st.integers(1, 500),
+            st.floats(0, 1_000),
+            st.sampled_from((LATE_MS, LATE_MS, LATE_MS + 30, LATE_MS + 600)),
+        ),
+        min_size=1,
     ),
     refusals=st.frozensets(st.integers(0, 30)),
     seed=st.integers(0, 1_000),
@@ -61,15 +81,16 @@ def most_in_a_period(starts: list[tuple[float, int]], period_ms: float) -> int:
 @settings(max_examples=usually(30, full=300), deadline=None)
 def test_no_period_holds_more_starts_than_the_rate_however_late_each_is(
     rate: Rate,
-    asks: list[tuple[float, int, float]],
+    asks: list[Ask],
     refusals: frozenset[int],
     seed: int,
     edges: bool,
 ) -> None:
     chance = Random(seed)
-    by_ms = [0.0, LATE_MS] if edges else [LATE_MS * chance.random() for _ in range(100)]
+    shares = [0.0, 1.0] if edges else [chance.random() for _ in range(100)]
     late = [
-        (time_ms + chance.choice(by_ms), size) for time_ms, size in starts_of(rate, asks, refusals)
+        (each.time_ms + each.late_ms * chance.choice(shares), each.size)
+        for each in starts_of(rate, asks, refusals)
     ]
     assert most_in_a_period(late, rate.period_s * 1000) <= rate.count
 

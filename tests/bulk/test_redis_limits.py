@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from heatsink.bulk.batch import Rate
+from heatsink.bulk.store import LATE_MS
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import ManualClock
 from heatsink.testing.redis import RedisServer
@@ -37,6 +38,7 @@ async def test_lua_and_python_agree(seed: int, server: RedisServer, clock: Manua
                 elif step < 0.4:
                     await limits.refused(LANE, pick.uniform(0, 5_000), pick.choice([0, 1_500]))
             starts, ahead_ms = rng.randint(1, 3_000), rng.choice([0, 50, 1_000])
-            granted = await lua.reserve(LANE, starts, ahead_ms)
-            assert granted == await python.reserve(LANE, starts, ahead_ms)
+            late_ms = rng.choice([LATE_MS, LATE_MS, 33.7, 250.0])
+            granted = await lua.reserve(LANE, starts, ahead_ms, late_ms)
+            assert granted == await python.reserve(LANE, starts, ahead_ms, late_ms)
             assert await lua.rate_of(LANE) == await python.rate_of(LANE)

@@ -330,9 +330,13 @@ class LimitStore(Protocol):
     async def declare(self, lane: str, rate: Rate | None) -> None:
         """Set the declared rate of a lane; None removes it. A rate found by `refused` stays."""
 
-    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
+    async def reserve(
+        self, lane: str, starts: int, ahead_ms: int, late_ms: float = LATE_MS
+    ) -> Grants:
         """Book start times for `starts` items, or for as many as may start within `ahead_ms`.
 
+        The caller starts the items at most `late_ms` after these times, by the home slot's clock.
+        If this is more than `LATE_MS`, later start times keep a greater distance.
         With `starts=0` the call books nothing. It returns only the time in the limit's home slot
         and the next start time that is not booked yet.
         """

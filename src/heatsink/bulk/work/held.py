@@ -7,7 +7,7 @@ Redis slot that keeps the rate limit's state. It claims items and reserves times
 advance, with one call for all lanes, so that a fast lane does not need a call per start. An item
 begins when its start time has come and a worker is free. A start time that is not used within
 `LATE_MS` expires, and its item waits for another start time. So delays in this process never break
-the rate limit.
+the rate limit. If this process knows the slot's clock only roughly, it says so with each booking.
 """
 
 from __future__ import annotations
@@ -204,7 +204,8 @@ class HomeClock:
     more exact than one interval. A start within `window` is on time by the home slot's clock,
     however long the booking took. Without the estimate, starts that were booked before and after a
     slow answer could come closer together than the rate allows. After `ANSWERS` answers, the
-    estimate is used even if it is not exact.
+    estimate is used even if it is not exact. Then starts may be late by up to `late_s`. A booking
+    says so, and the limit keeps later starts at a greater distance.
     """
 
     def __init__(self) -> None:
@@ -230,6 +231,12 @@ class HomeClock:
     @property
     def is_known(self) -> bool:
         return self._is_exact or self._answers >= ANSWERS
+
+    def late_s(self, now_s: float) -> float:
+        """Return how late a start that is booked now may be by the home slot's clock."""
+        drift_s = DRIFT * (now_s - self._learned_s)
+        width_s = self._high_s - self._low_s + 2 * drift_s
+        return LATE_S if width_s <= LATE_S / 2 else LATE_S + width_s
 
     def window(self, home_s: float) -> tuple[float, float]:
         """Return the earliest and latest local time for a start that was booked for `home_s`.
@@ -396,7 +403,8 @@ class Lanes:
         while True:
             wanted = starts if clock.is_known else 0
             asked_s = self._clock.monotonic_s()
-            grants = await self._limits.reserve(name, wanted, AHEAD_MS)
+            late_ms = clock.late_s(asked_s) * 1000 if wanted else LATE_MS
+            grants = await self._limits.reserve(name, wanted, AHEAD_MS, late_ms)
             clock.learn(grants.now_ms / 1000, asked_s, self._clock.monotonic_s())
             if clock.is_known and wanted:
                 return grants

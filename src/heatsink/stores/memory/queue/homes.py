@@ -5,7 +5,9 @@ rate is declared, or found by probing. Workers book start times in advance, in *
 size, one `step` apart. So a limit works like a calendar, and the queue need not count starts
 afterwards. An item may start at most `LATE_MS` after its start time. So the grants of one period
 are spread over the declared period plus `LATE_MS`. Then no window of one period ever holds more
-starts than the rate allows, however late each start is.
+starts than the rate allows, however late each start is. A process that does not know the limit's
+clock exactly says so when it books: its starts may be later than `LATE_MS`. The grants of the
+period that follows them are spread further, by as much.
 
 Without a declared rate, the limit is found when the downstream service refuses calls. The first
 refusal starts a *search*: the pace, that is, the rate at which items start, drops to an eighth, and
@@ -24,6 +26,7 @@ from math import ceil, log
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, RATE_MAX, Batch, PartPlace, Rate
@@ -80,9 +83,16 @@ class Explored(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
+    """A rate limit.
+
+    Up to `wide_until_ms`, grants are spread so that starts may be late by `wide_ms`.
+    """
+
     declared: Rate | None = None
     explored: Explored | None = None
     next_ms: float = 0.0
+    wide_ms: float = LATE_MS
+    wide_until_ms: float = 0.0
 
 
 def pace(explored: Explored, now_ms: float) -> float:
@@ -119,7 +129,7 @@ def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: f
         return limit
     explored = _search(started_per_s, now_ms) if known is None else _lower(limit, known, now_ms)
     resume_ms = max(explored.since_ms, now_ms + retry_after_ms)
-    return Limit(limit.declared, explored, max(limit.next_ms, resume_ms))
+    return replace(limit, explored=explored, next_ms=max(limit.next_ms, resume_ms))
 
 
 def _search(per_s: float, now_ms: float) -> Explored:
@@ -160,8 +170,11 @@ def rate_of(limit: Limit, now_ms: float) -> float | None:
     return min(rates, default=None)
 
 
-def calendar(limit: Limit, now_ms: float) -> tuple[int, float]:
-    """Return how many items may start per grant, and the milliseconds between two grants."""
+def calendar(limit: Limit, now_ms: float, late_ms: float = LATE_MS) -> tuple[int, float]:
+    """Return how many items may start per grant, and the milliseconds between two grants.
+
+    Items may start up to `late_ms` after their start time.
+    """
     rate = rate_of(limit, now_ms)
     if rate is None:
         return GRANTS_MAX, 0.0
@@ -170,7 +183,7 @@ def calendar(limit: Limit, now_ms: float) -> tuple[int, float]:
     if limit.declared is not None:
         spared = _grant_size(limit.declared.per_s) - 1  # a window may begin inside a grant
         usable = limit.declared.count - spared
-        step_ms = max(step_ms, (1000 * limit.declared.period_s + LATE_MS) * size / usable)
+        step_ms = max(step_ms, (1000 * limit.declared.period_s + late_ms) * size / usable)
     return size, step_ms
 
 
@@ -178,13 +191,18 @@ def _grant_size(per_s: float) -> int:
     return max(1, int(per_s // GRANTS_PER_S_MAX))
 
 
-def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[Limit, Grants]:
+def reserve(
+    limit: Limit, now_ms: float, starts: int, ahead_ms: float, late_ms: float = LATE_MS
+) -> tuple[Limit, Grants]:
     """Book start times for `starts` items, or for as many as may start within `ahead_ms`.
 
-    Returns the limit after the booking, and the grants.
+    The items start at most `late_ms` after these times. Returns the limit after the booking, and
+    the grants.
     """
-    limit = Limit(limit.declared, _without_idle(limit, now_ms), max(limit.next_ms, now_ms))
-    size, step_ms = calendar(limit, now_ms)
+    first_ms = max(limit.next_ms, now_ms)
+    limit = replace(limit, explored=_without_idle(limit, now_ms), next_ms=first_ms)
+    wide_ms = max(limit.wide_ms if first_ms < limit.wide_until_ms else LATE_MS, late_ms)
+    size, step_ms = calendar(limit, now_ms, wide_ms)
     if 0 < starts < size:
         size, step_ms = starts, step_ms * starts / size
     step_ms = ceil(step_ms * TICKS_PER_MS) / TICKS_PER_MS
@@ -195,7 +213,11 @@ def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[
         left_ms = now_ms + ahead_ms - limit.next_ms
         wanted = min(wanted, int(left_ms // step_ms) + 1 if left_ms >= 0 else 0)
     waits = [limit.next_ms + step_ms * i - now_ms for i in range(wanted)]
-    following = Limit(limit.declared, limit.explored, limit.next_ms + step_ms * wanted)
+    following = replace(limit, next_ms=limit.next_ms + step_ms * wanted)
+    if limit.declared is not None and wanted and late_ms > LATE_MS:
+        until_ms = following.next_ms + 1000 * limit.declared.period_s + late_ms
+        until_ms = max(limit.wide_until_ms, until_ms)
+        following = replace(following, wide_ms=wide_ms, wide_until_ms=until_ms)
     return following, Grants(size, waits, now_ms, following.next_ms - now_ms)
 
 
@@ -207,7 +229,7 @@ def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
     next_ms = limit.next_ms
     if rate != limit.declared:
         next_ms = min(next_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
-    return Limit(rate, limit.explored, next_ms)
+    return replace(limit, declared=rate, next_ms=next_ms)
 
 
 def postponed(limit: Limit, now_ms: float, late_ms: float) -> Limit:
@@ -217,7 +239,11 @@ def postponed(limit: Limit, now_ms: float, late_ms: float) -> Limit:
     early.
     """
     booked_ms = min(limit.next_ms + late_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
-    return Limit(limit.declared, limit.explored, max(limit.next_ms, booked_ms))
+    return replace(
+        limit,
+        next_ms=max(limit.next_ms, booked_ms),
+        wide_until_ms=limit.wide_until_ms and limit.wide_until_ms + late_ms,
+    )
 
 
 def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
@@ -254,9 +280,11 @@ class MemoryLimits(Timed):
         if rate is not None or lane in self._limits:
             self._keep(lane, declared(limit, rate, time.own_ms), time)
 
-    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
+    async def reserve(
+        self, lane: str, starts: int, ahead_ms: int, late_ms: float = LATE_MS
+    ) -> Grants:
         limit, time = self._read(lane)
-        limit, grants = reserve(limit, time.own_ms, starts, ahead_ms)
+        limit, grants = reserve(limit, time.own_ms, starts, ahead_ms, late_ms)
         self._keep(lane, limit, time)
         self._witness.heard(lane, time.told_ms)
         return grants

@@ -15,7 +15,7 @@ from redis import exceptions
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, Rate
 from heatsink.bulk.plan import QueuePlan
-from heatsink.bulk.store import ANNOUNCED_MS, Grants
+from heatsink.bulk.store import ANNOUNCED_MS, LATE_MS, Grants
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import RedisAddress
@@ -145,8 +145,11 @@ class RedisLimits:
         words = (rate.count, repr(rate.period_s)) if rate else ("", "")
         await self._run("declare", lane, *words)
 
-    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
-        size, count, *times, told = await self._run("reserve", lane, starts, ahead_ms)
+    async def reserve(
+        self, lane: str, starts: int, ahead_ms: int, late_ms: float = LATE_MS
+    ) -> Grants:
+        words = (starts, ahead_ms, repr(float(late_ms)))
+        size, count, *times, told = await self._run("reserve", lane, *words)
         self._time.heard(self._keys.limit(lane), told)
         first_ms, step_ms, now_ms = map(float, times)
         waits = [first_ms + step_ms * i - now_ms for i in range(count)]

@@ -22,13 +22,20 @@ do
   for i = 1, #stored, 2 do limit[stored[i]] = tonumber(stored[i + 1]) end
 end
 local is_new, next_ms = next(limit) == nil, limit.next_ms or 0
+local wide_ms, wide_until_ms = limit.wide_ms or LATE_MS, limit.wide_until_ms or 0
 if late > 0 then
+  if wide_until_ms > 0 then wide_until_ms = wide_until_ms + late end
   next_ms = math.max(next_ms, math.min(next_ms + late, now + BOOKED_MS_MAX + LATE_MS))
 end
 
 local function keep(fields)
   next_ms = fields.next_ms or next_ms
   local words = { 'time', time, 'next_ms', exactly(next_ms) }
+  if wide_until_ms > 0 then
+    for _, word in ipairs({ 'wide_ms', exactly(wide_ms), 'wide_until_ms', exactly(wide_until_ms) }) do
+      words[#words + 1] = word
+    end
+  end
   for name, value in pairs(fields) do
     words[#words + 1] = name
     words[#words + 1] = type(value) == 'number' and exactly(value) or value
@@ -65,15 +72,16 @@ end
 
 local function grant_size(per_s) return math.max(1, whole_times(per_s, GRANTS_PER_S_MAX)) end
 
--- Returns how many starts a grant holds, and the time between grants in ms.
-local function calendar()
+-- Returns how many starts a grant holds, and the time between grants in ms, if starts may be late
+-- by late_ms.
+local function calendar(late_ms)
   local per_s = rate()
   if not per_s then return GRANTS_MAX, 0 end
   local size = grant_size(per_s)
   local step_ms = 1000 * size / per_s
   if limit.count then
     local usable = limit.count - (grant_size(limit.count / limit.period_s) - 1)
-    step_ms = math.max(step_ms, (1000 * limit.period_s + LATE_MS) * size / usable)
+    step_ms = math.max(step_ms, (1000 * limit.period_s + late_ms) * size / usable)
   end
   return size, step_ms
 end
