@@ -11,6 +11,7 @@ if typing.TYPE_CHECKING:
     from heatsink.client import Heatsink, Settings, connect, connect_sync
     from heatsink.primitives.hooks import Call, Event, Hook
     from heatsink.primitives.ids import Snowflake, Ulid, Uuid7
+    from heatsink.reads.cached import cached
     from heatsink.spread.backoff import Retries
     from heatsink.spread.policy import BucketRules
     from heatsink.stores.throttled import PartitionLimit
@@ -27,6 +28,7 @@ __all__ = [
     "Snowflake",
     "Ulid",
     "Uuid7",
+    "cached",
     "connect",
     "connect_sync",
 ]
@@ -36,6 +38,7 @@ _MODULES = {
     "heatsink.client": ("Heatsink", "Settings", "connect", "connect_sync"),
     "heatsink.primitives.hooks": ("Call", "Event", "Hook"),
     "heatsink.primitives.ids": ("Snowflake", "Ulid", "Uuid7"),
+    "heatsink.reads.cached": ("cached",),
     "heatsink.spread.backoff": ("Retries",),
     "heatsink.spread.policy": ("BucketRules",),
     "heatsink.stores.throttled": ("PartitionLimit",),

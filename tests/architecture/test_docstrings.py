@@ -31,8 +31,8 @@ NAMESPACES: tuple[type, ...] = (
     *(Actions, Context, Consumer, Table),
 )
 FOR_HEATSINK_ITSELF = {
-    Reads: {"get_own", "drop", "drop_all"},
-    BlockingReads: {"drop", "drop_all"},
+    Reads: {"belongs_to", "drop", "drop_all", "get_own"},
+    BlockingReads: {"belongs_to", "drop", "drop_all"},
     Bulk: {"adopt", "close", "is_closed", "trace_of", "change", "tell_done"},
     Timelines: {"adopt"},
     Actions: {"and_also", "living", "wrapped"},

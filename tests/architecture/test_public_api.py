@@ -21,6 +21,7 @@ SURFACE = {
     "Snowflake",
     "Ulid",
     "Uuid7",
+    "cached",
     "connect",
     "connect_sync",
 }

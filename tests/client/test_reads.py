@@ -16,7 +16,7 @@ from heatsink.testing.redis import RedisServer
 from tests.servers import real
 from tests.waiting import soon
 
-LONG = {"fresh_for": 600.0, "stale_for": 600.0}
+LONG: dict[str, Any] = {"fresh_for": 600.0, "stale_for": 600.0}
 
 
 class Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +12,7 @@ from msgspec import structs
 from heatsink.reads.invalidation import Invalidation
 from heatsink.reads.near_cache import Landing, NearCache, Shelf, Times
 from heatsink.reads.reads import Coalescer, Flight, Reads
+from heatsink.reads.tags import TagIndex, tag_in
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()
@@ -117,8 +118,8 @@ def the_stale_bound_is_the_writers_not_the_readers() -> Iterator[None]:
     """An entry that one reader may have for long is served to all for as long."""
     get = Reads._get_otherwise
 
-    async def generous(self: Reads, key: str, load: Any, times: Times) -> Any:
-        return await get(self, key, load, structs.replace(times, stale_for=5.0))
+    async def generous(self: Reads, key: str, load: Any, times: Times, tags: Any) -> Any:
+        return await get(self, key, load, structs.replace(times, stale_for=5.0), tags)
 
     with patch.object(Reads, "_get_otherwise", generous):
         yield
@@ -138,6 +139,32 @@ def stale_values_are_served_without_a_link() -> Iterator[None]:
         set_linked(self, True)
 
     with patch.object(Invalidation, "_set_linked", always):
+        yield
+
+
+@bug
+def a_tag_does_not_know_the_loads_that_are_running() -> Iterator[None]:
+    """A key gets its tags when it is cached: forgetting the tag before leaves the load running."""
+    note = TagIndex.note
+
+    def note_cached(self: TagIndex, key: str, tags: Any) -> None:
+        reads = self._is_alive.__self__  # type: ignore[attr-defined]
+        if reads._find(key) is not None:
+            note(self, key, tags)
+
+    with patch.object(TagIndex, "note", note_cached):
+        yield
+
+
+@bug
+def other_processes_do_not_forget_tags() -> Iterator[None]:
+    heard = Invalidation.heard
+
+    def heard_keys(self: Invalidation, keys: Sequence[str]) -> None:
+        if kept := [key for key in keys if tag_in(key) is None]:
+            heard(self, kept)
+
+    with patch.object(Invalidation, "heard", heard_keys):
         yield
 
 

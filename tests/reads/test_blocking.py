@@ -99,7 +99,7 @@ def test_nobody_waits_for_ever() -> None:
 
 async def test_stale_values_are_served_while_one_reader_loads_anew(clock: ManualClock) -> None:
     reads = BlockingReads(ReadSettings(jitter=0.0), clock=clock, rng=Random(1))
-    times = {"fresh_for": 1.0, "stale_for": 5.0}
+    times: dict[str, Any] = {"fresh_for": 1.0, "stale_for": 5.0}
     assert reads.get("k", lambda: 1, **times) == 1
     await clock.advance(2.0)
     seen = []

@@ -64,7 +64,7 @@ async def test_ten_thousand_readers_of_a_cold_key_make_one_load(source: Source) 
 async def test_fresh_then_stale_while_it_is_loaded_anew_then_gone(
     clock: ManualClock, reads: Reads, source: Source
 ) -> None:
-    times = {"fresh_for": 1.0, "stale_for": 5.0}
+    times: dict[str, Any] = {"fresh_for": 1.0, "stale_for": 5.0}
     assert await reads.get("k", source.load, **times) == 1
     await clock.advance(0.9)
     assert (await reads.get("k", source.load, **times), source.loads) == (1, 1)
@@ -166,7 +166,7 @@ async def test_errors_are_kept_on_request_for_a_short_time(
 async def test_a_refresh_that_fails_leaves_the_stale_value(
     clock: ManualClock, reads: Reads, source: Source
 ) -> None:
-    times = {"fresh_for": 1.0, "stale_for": 5.0, "errors_for": 1.0}
+    times: dict[str, Any] = {"fresh_for": 1.0, "stale_for": 5.0, "errors_for": 1.0}
     await reads.get("k", source.load, **times)
     source.error = ValueError("no")
     await clock.advance(2.0)
@@ -425,7 +425,7 @@ async def test_a_read_hot_key_is_refreshed_no_more_often_than_decided(clock: Man
 
     source = Source()
     reads = Reads(NO_JITTER, clock=clock, heat=Decided())
-    times = {"fresh_for": 0.5, "stale_for": 5.0}
+    times: dict[str, Any] = {"fresh_for": 0.5, "stale_for": 5.0}
     for step in range(8):
         await reads.get("hot", source.load, **times)
         await soon()

@@ -15,10 +15,12 @@ from heatsink.errors import Unavailable
 from heatsink.reads.invalidation import Ear, Invalidation
 from heatsink.reads.near_cache import ReadSettings
 from heatsink.reads.reads import Reads
+from heatsink.reads.tags import tag_in, tag_message
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 SECONDS = 10.0
 KEYS = ("a", "b", "c", "d", "e")
+TAGS: dict[str, tuple[str, ...]] = {"a": ("x",), "b": ("x", "y"), "c": ("y",), "d": (), "e": ()}
 PATIENCE_S = 4.0
 SLACK_S = 0.01
 TIMES = ((0.0, 1.0), (0.3, 0.3), (0.5, 2.0), (0.5, 5.0), (2.0, 3.0))
@@ -87,7 +89,7 @@ class BadWire:
     def hear(self, keys: Sequence[str], sent_s: float) -> None:
         if self._ear is not None:
             self._ear.heard(keys)
-            for key in keys or KEYS:
+            for key in forgotten(keys):
                 self._process.raise_floor(key, self._world.truth.at(key, sent_s))
 
     async def listen(self, ear: Ear) -> None:
@@ -190,7 +192,7 @@ class World:
         oldest = max(floor, self.truth.at(key, called_s - bound_s - 1e-9))
         load = self._loader(process, key)
         times = {"fresh_for": fresh_for, "stale_for": stale_for}
-        reading = asyncio.ensure_future(process.reads.get(key, load, **times))
+        reading = asyncio.ensure_future(process.reads.get(key, load, **times, tags=TAGS[key]))
         if impatient:
             self.later(self.rng.choice((0.0, 0.01, 0.2, 1.0)), reading.cancel)
         done, _ = await asyncio.wait({reading}, timeout=PATIENCE_S + SLACK_S)
@@ -257,6 +259,9 @@ class World:
         return load
 
     async def _write(self) -> None:
+        if self.rng.random() < 0.25:
+            await self._write_tagged()
+            return
         process, key = self.rng.choice(self.processes), self.rng.choice(KEYS)
         await asyncio.sleep(self.rng.uniform(0.0, 0.1))
         version = self.truth.write(key, self.now_s())
@@ -264,12 +269,32 @@ class World:
         process.reads.forget(key)
         process.raise_floor(key, version)
 
+    async def _write_tagged(self) -> None:
+        """Write all keys with a tag, and forget them by their tag."""
+        process, tag = self.rng.choice(self.processes), self.rng.choice("xy")
+        keys = forgotten([tag_message(tag)])
+        versions = [self.truth.write(key, self.now_s()) for key in keys]
+        await asyncio.sleep(self.rng.uniform(0.0, 0.1))
+        process.reads.forget_tag(tag)
+        for key, version in zip(keys, versions, strict=True):
+            process.raise_floor(key, version)
+
     async def _trouble(self) -> None:
         process = self.rng.choice(self.processes)
         if self.rng.random() < 0.5:
             process.wire.cut()
         else:
             process.clock.stall(self.rng.uniform(0.1, 2.0))
+
+
+def forgotten(messages: Sequence[str]) -> list[str]:
+    """The keys that these messages of the wire are about."""
+    tags = [tag_in(message) for message in messages]
+    return [
+        key
+        for key in KEYS
+        if not messages or key in messages or any(tag in tags for tag in TAGS[key])
+    ]
 
 
 def _overlap(load: Load, since_s: float, until_s: float) -> bool:

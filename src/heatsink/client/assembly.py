@@ -190,6 +190,7 @@ class Assembly:
         reporter = self.make_reporter()
         self._start("reporting heat", reporter.run)
         self._start("following settings", partial(self._follow_settings, reporter))
+        self.reading.open()
         self._start("following soft decisions", self.reading.follow)
         if self.reading.invalidation is not None:
             self._start("invalidating caches", self.reading.invalidation.run)

@@ -13,6 +13,7 @@ from heatsink.heat.count import Tracker
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.owner import Owner
+from heatsink.reads import cached
 from heatsink.reads.blocking import BlockingReads
 from heatsink.reads.invalidation import Invalidation
 from heatsink.reads.near_cache import NearKeys, ReadStats
@@ -86,6 +87,7 @@ class ReadSide:
             post = self.invalidation.post
             self.invalidation.tie(reads, on_forget=lambda key: soon(post, key))
         self._caches.append(reads)
+        cached.opened(reads)
         return reads
 
     async def follow(self) -> None:
@@ -95,6 +97,12 @@ class ReadSide:
                 self.near_keys.apply(await self.soft.read())
             await self._clock.sleep(FOLLOW_S)
 
+    def open(self) -> None:
+        """Let functions that are decorated with `heatsink.cached` find `hs.reads`."""
+        cached.opened(self.reads)
+
     def close(self) -> None:
+        for cache in self._caches:
+            cached.closed(cache)
         self.reads.close()
         self._page_reads.close()

@@ -43,6 +43,8 @@ class Kind(StrEnum):
     """A setting of the whole deployment."""
     CACHED = "cached"
     """A value that timelines keep near for a moment."""
+    TAG = "tag"
+    """A tag of cached values."""
 
 
 WITH_ROWS = frozenset({Kind.KEY, Kind.POSTS, Kind.FOLLOWERS, Kind.FOLLOWING, Kind.TABLE})

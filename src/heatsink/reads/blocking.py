@@ -7,7 +7,7 @@ entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from inspect import iscoroutine
 from math import inf
@@ -37,7 +37,8 @@ from .near_cache import (
     Times,
     why_not_loaded,
 )
-from .templates import check_template, key_maker
+from .tags import TagIndex, check_tags, tag_in, tag_message
+from .templates import Key, check_template, key_maker, tags_maker
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -88,6 +89,7 @@ class BlockingReads:
         self._note = self._shelf.heat.note
         self._find = self._shelf.cache.entries.get
         self._flights: dict[str, _Flight] = {}
+        self._tags = TagIndex(self._is_alive, self._shelf.settings.capacity)
         self._lock = RLock()  # reentrant: a user's `weigh` may call `get`
         self._owner = owner
         if owner is not None:  # a forked child gets no invalidations
@@ -105,14 +107,16 @@ class BlockingReads:
         fresh_for: float = FRESH_S,
         stale_for: float = STALE_S,
         errors_for: float = 0.0,
+        tags: Sequence[str] = (),
     ) -> T:
         """The key's value: cached, from a load in flight, or from `load()`.
 
         Times are in seconds. A cached value of up to the age `fresh_for` is returned as it is. If
         the value is older, but not older than `stale_for`, one reader loads a new value and the
         other readers get the old value. A load's error is raised to all readers that wait for the
-        load. The error is cached for `errors_for`. A reader that waits longer than `patience_s` for
-        another reader's load gets `Unavailable`::
+        load. The error is cached for `errors_for`. `forget_tag` forgets all values with a tag;
+        every reader of a key must name the same `tags`. A reader that waits longer than
+        `patience_s` for another reader's load gets `Unavailable`::
 
             product = hs.reads.get("product:42", load_product, fresh_for=1.0)
         """
@@ -124,13 +128,17 @@ class BlockingReads:
             value: T = entry.value
             return value
         times = Times(fresh_for, stale_for, errors_for)
-        other: T = self._get_otherwise(key, load, times)
+        other: T = self._get_otherwise(key, load, times, tags)
         return other
 
-    def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
+    def _get_otherwise(self, key: str, load: Load, times: Times, tags: Sequence[str] = ()) -> Any:
         """The value of a key that has no fresh value in the cache. `get` calls this."""
         key = check_key(key)
         self._check_open()
+        if tags:
+            check_tags(tags)
+            with self._lock:
+                self._tags.note(key, tags)
         self._note(key, 1)
         now_s, shelf = self._now(), self._shelf
         limit_s = times.stale_for if self.is_linked else times.fresh_for
@@ -205,6 +213,25 @@ class BlockingReads:
         self.drop(key)
         self.on_forget(key)
 
+    def forget_tag(self, tag: str) -> None:
+        """Drop all values that were loaded with a tag, as `forget` drops the value of one key.
+
+        Raises `InvalidKey` for a bad tag::
+
+            hs.reads.forget_tag("shop:7")
+        """
+        message = tag_message(tag)
+        self._check_open()
+        self.drop(message)
+        self.on_forget(message)
+
+    def belongs_to(self, _loop: object) -> bool:
+        """Any thread may use these reads, whatever event loop runs in it."""
+        return True
+
+    def _is_alive(self, key: str) -> bool:
+        return self._find(key) is not None or key in self._flights
+
     def _check_open(self) -> None:
         if self._owner is not None:
             self._owner.check_process()
@@ -223,29 +250,34 @@ class BlockingReads:
         self.drop_all()
 
     def drop(self, key: str) -> None:
-        """Forget a key in this process only."""
+        """Forget a key, or the values of a tag, in this process only."""
+        tag = tag_in(key)
         with self._lock:
-            self._flights.pop(key, None)
-            self._shelf.cache.forget(key)
+            for each in [key] if tag is None else self._tags.take(tag):
+                self._flights.pop(each, None)
+                self._shelf.cache.forget(each)
 
     def drop_all(self) -> None:
         """Forget every key in this process only."""
         with self._lock:
             self._flights.clear()
             self._shelf.cache.clear()
+            self._tags.clear()
 
     def cached(
         self,
-        key: str,
+        key: Key,
         *,
         fresh_for: float = FRESH_S,
         stale_for: float = STALE_S,
         errors_for: float = 0.0,
+        tags: Sequence[str] = (),
     ) -> Callable[[Callable[P, T]], BlockingCached[P, T]]:
         """Decorator that caches a function's results as `get` does.
 
-        `key` names parameters of the function. Raises `InvalidSetting` if the function has no such
-        parameter::
+        `key` is a template that names parameters of the function, or a function of the same
+        parameters that returns the key; None means the function's name and all its arguments.
+        `tags` are templates too. Raises `InvalidSetting` if the function has no such parameter::
 
             @hs.reads.cached("product:{id}", fresh_for=1.0)
             def product(id): ...
@@ -255,11 +287,13 @@ class BlockingReads:
 
         def decorate(function: Callable[P, T]) -> BlockingCached[P, T]:
             key_of, get = key_maker(key, function), self.get
+            tags_of = tags_maker(tags, function)
 
             @wraps(function)
             def call(*arguments: P.args, **named: P.kwargs) -> T:
                 load = partial(function, *arguments, **named)
-                return get(key_of(*arguments, **named), load, **times)
+                marks = tags_of(*arguments, **named) if tags_of else ()
+                return get(key_of(*arguments, **named), load, **times, tags=marks)
 
             call.key = key_of  # type: ignore[attr-defined]
             return cast("BlockingCached[P, T]", call)

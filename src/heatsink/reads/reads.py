@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial, wraps
 from hashlib import blake2b
 from inspect import isawaitable
@@ -37,7 +37,8 @@ from .near_cache import (
     Times,
     why_not_loaded,
 )
-from .templates import check_template, key_maker
+from .tags import TagIndex, check_tags, tag_in, tag_message
+from .templates import Key, check_template, key_maker, tags_maker
 
 Load = Callable[[], Awaitable[Any]]
 Landed = Callable[["Flight"], None]
@@ -84,6 +85,7 @@ class Reads:
         self._note = self._shelf.heat.note
         self._find = self._shelf.cache.entries.get
         self._loading = Coalescer(clock, self._shelf.settings.patience_s)
+        self._tags = TagIndex(self._is_alive, self._shelf.settings.capacity)
         self._is_closed = False
         self._owner = owner
         if owner is not None:  # a forked child gets no invalidations
@@ -100,13 +102,15 @@ class Reads:
         fresh_for: float = FRESH_S,
         stale_for: float = STALE_S,
         errors_for: float = 0.0,
+        tags: Sequence[str] = (),
     ) -> T:
         """The key's value: cached, from a load in flight, or from `await load()`.
 
         Times are in seconds. A cached value of up to the age `fresh_for` is returned as it is. If
         the value is older, but not older than `stale_for`, it is returned while a new value loads
         in the background. A load's error is raised to all readers that wait for the load. The error
-        is cached for `errors_for`. Raises `Unavailable` if the load takes longer than
+        is cached for `errors_for`. `forget_tag` forgets all values with a tag; every reader of a
+        key must name the same `tags`. Raises `Unavailable` if the load takes longer than
         `patience_s`::
 
             product = await hs.reads.get("product:42", load_product, fresh_for=1.0)
@@ -119,7 +123,7 @@ class Reads:
             value: T = entry.value
             return value
         times = Times(fresh_for, stale_for, errors_for)
-        other: T = await self._get_otherwise(key, load, times)
+        other: T = await self._get_otherwise(key, load, times, tags)
         return other
 
     async def get_own(
@@ -135,9 +139,15 @@ class Reads:
             return entry.value
         return await self._load_or_join(key, load, Times(fresh_for, stale_for, 0.0))
 
-    async def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
+    async def _get_otherwise(
+        self, key: str, load: Load, times: Times, tags: Sequence[str] = ()
+    ) -> Any:
         """The value of a key that has no fresh value in the cache. `get` calls this."""
-        return await self._load_or_join(check_key(key), load, times)
+        check_key(key)
+        if tags:
+            check_tags(tags)
+            self._tags.note(key, tags)
+        return await self._load_or_join(key, load, times)
 
     async def _load_or_join(self, key: str, load: Load, times: Times) -> Any:
         self._check_open()
@@ -192,28 +202,53 @@ class Reads:
         self.drop(key)
         self.on_forget(key)
 
+    def forget_tag(self, tag: str) -> None:
+        """Drop all values that were loaded with a tag, as `forget` drops the value of one key.
+
+        Raises `InvalidKey` for a bad tag::
+
+            hs.reads.forget_tag("shop:7")
+        """
+        message = tag_message(tag)
+        if self._owner is not None:
+            self._owner.check_thread()
+        self.drop(message)
+        self.on_forget(message)
+
     def drop(self, key: str) -> None:
-        """Forget a key in this process only."""
-        self._loading.forget(key)
-        self._shelf.cache.forget(key)
+        """Forget a key, or the values of a tag, in this process only."""
+        tag = tag_in(key)
+        for each in [key] if tag is None else self._tags.take(tag):
+            self._loading.forget(each)
+            self._shelf.cache.forget(each)
 
     def drop_all(self) -> None:
         """Forget every key in this process only."""
         self._loading.forget_all()
         self._shelf.cache.clear()
+        self._tags.clear()
+
+    def _is_alive(self, key: str) -> bool:
+        return self._find(key) is not None or self._loading.has(key)
+
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the client of these reads was opened in this event loop."""
+        return self._owner is not None and self._owner.loop is loop
 
     def cached(
         self,
-        key: str,
+        key: Key,
         *,
         fresh_for: float = FRESH_S,
         stale_for: float = STALE_S,
         errors_for: float = 0.0,
+        tags: Sequence[str] = (),
     ) -> Callable[[Callable[P, Awaitable[T]]], Cached[P, T]]:
         """Decorator that caches a function's results as `get` does.
 
-        `key` names parameters of the function. Raises `InvalidSetting` if the function has no such
-        parameter::
+        `key` is a template that names parameters of the function, or a function of the same
+        parameters that returns the key; None means the function's name and all its arguments.
+        `tags` are templates too. Raises `InvalidSetting` if the function has no such parameter::
 
             @hs.reads.cached("product:{id}", fresh_for=1.0)
             async def product(id): ...
@@ -223,6 +258,7 @@ class Reads:
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Cached[P, T]:
             key_of, find, now, note = key_maker(key, function), self._find, self._now, self._note
+            tags_of = tags_maker(tags, function)
 
             @wraps(function)
             async def call(*arguments: P.args, **named: P.kwargs) -> T:
@@ -235,7 +271,8 @@ class Reads:
                     value: T = entry.value
                     return value
                 load = partial(function, *arguments, **named)
-                other: T = await self._get_otherwise(name, load, times)
+                marks = tags_of(*arguments, **named) if tags_of else ()
+                other: T = await self._get_otherwise(name, load, times, marks)
                 return other
 
             call.key = key_of  # type: ignore[attr-defined]
@@ -409,6 +446,10 @@ class Coalescer:
             return False
         del self._flights[key]
         return True
+
+    def has(self, key: str) -> bool:
+        """Whether a load of the key is running whose value will be cached."""
+        return key in self._flights
 
     def forget(self, key: str) -> None:
         """Make sure that later readers of the key do not join a load that has begun."""
