@@ -52,7 +52,7 @@ def _context(path: tuple[str, ...], command: click.Command) -> click.Context:
 def _row(path: tuple[str, ...], option: click.Option, context: click.Context) -> list[str]:
     flags = ", ".join(map(code, [*option.opts, *option.secondary_opts]))
     kind = "" if option.is_flag else f" {option.make_metavar(context)}"
-    return [f"{flags}{kind}", _default(option, context), option.help or "", _variable(path, option)]
+    return [f"{flags}{kind}", _default(option, context), option.help or "", _variable(path, option, context)]
 
 
 def _default(option: click.Option, context: click.Context) -> str:
@@ -65,10 +65,12 @@ def _default(option: click.Option, context: click.Context) -> str:
     return code(f"{default:g}" if isinstance(default, float) else str(default)) if shown else ""
 
 
-def _variable(path: tuple[str, ...], option: click.Option) -> str:
+def _variable(path: tuple[str, ...], option: click.Option, context: click.Context) -> str:
     if isinstance(option.envvar, str):
         return code(option.envvar)
     if option.name in ("help", "config") or not option.expose_value:
         return ""
-    words = [PREFIX, *path[1:], str(option.name)]
+    own = context.command.context_settings.get("auto_envvar_prefix")
+    words = [own] if own else [PREFIX, *path[1:]]
+    words.append(str(option.name))
     return code("_".join(words).upper().replace("-", "_"))

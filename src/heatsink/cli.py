@@ -49,6 +49,7 @@ PLACES = {
     "decisions": "server.commands.operator:decisions",
     "demo": "lab.demo.command:demo",
     "doctor": "server.commands.doctor:doctor",
+    "door": "server.commands.door:door",
     "dynamo": "server.commands.dynamo:dynamo",
     "explain": "server.commands.operator:explain",
     "fsck": "server.commands.fsck:fsck",

@@ -274,13 +274,21 @@ class Bounded:
             self.give_up()
 
 
-def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
-    """Open one socket for every address of the host. Raises `Misconfigured` if that fails."""
+def listen(
+    host: str, port: int, flag: str = "--port", is_shared: bool = False
+) -> list[socket.socket]:
+    """Open one socket for every address of the host. Raises `Misconfigured` if that fails.
+
+    With `is_shared`, several processes of one user may listen on the same port. The system spreads
+    new connections over them.
+    """
     listeners: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, address in dict.fromkeys((family, address) for family, *_, address in found):
-            listeners.append(socket.create_server(address, family=family))
+            listeners.append(
+                socket.create_server(address, family=family, reuse_port=is_shared)
+            )
             # asyncio sets it only on sockets with a named protocol; connections inherit it here
             listeners[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:

@@ -330,7 +330,7 @@ class GuardedConnection(WireConnection):
 async def close_all(server: asyncio.Server | None, crowd: Crowd) -> None:
     """Stop to accept connections, and close those that are open."""
     if server is not None:
-        await _stop_accepting(server)
+        await stop_accepting(server)
         server.close()
     for _ in range(LAST_TURNS):
         for connection in list(crowd.all):
@@ -340,7 +340,7 @@ async def close_all(server: asyncio.Server | None, crowd: Crowd) -> None:
         await server.wait_closed()
 
 
-async def _stop_accepting(server: asyncio.Server) -> None:
+async def stop_accepting(server: asyncio.Server) -> None:
     """Finish pending accepts before the server closes. CPython 3.11 would leak their sockets."""
     loop = asyncio.get_running_loop()
     for listener in server.sockets:

@@ -22,7 +22,7 @@ CONTENT_TYPE = "application/x-amz-json-1.0"
 SERVICE = "dynamodb"
 VALID_S = 900.0
 _AUTHORIZATION = re.compile(
-    rf"{ALGORITHM} Credential=[^/]+/(?P<scope>\d{{8}}/[^/]+/[^/]+/aws4_request), ?"
+    rf"{ALGORITHM} Credential=(?P<key>[^/]+)/(?P<scope>\d{{8}}/[^/]+/[^/]+/aws4_request), ?"
     r"SignedHeaders=(?P<signed>[^, ]+), ?Signature=(?P<signature>[0-9a-f]{64})"
 )
 VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -113,6 +113,26 @@ class SignedRequest(msgspec.Struct, frozen=True):
     url: str
     headers: dict[str, str]
     body: bytes
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who a request says has signed it, and what the signature covers.
+
+    `scope` is the date, the region and the service.
+    """
+
+    access_key: str
+    scope: tuple[str, ...]
+    headers: frozenset[str]
+
+
+def claim_of(request: SignedRequest) -> Claim | None:
+    """Return what a request's signature claims; None if it has none of Signature Version 4."""
+    found = _AUTHORIZATION.fullmatch(request.headers.get("authorization", ""))
+    if found is None:
+        return None
+    scope = tuple(found["scope"].split("/")[:3])
+    return Claim(found["key"], scope, frozenset(found["signed"].split(";")))
 
 
 def is_signed_with(secret: str, request: SignedRequest, now_s: float) -> bool:

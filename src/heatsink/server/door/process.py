@@ -1,0 +1,358 @@
+"""Runs the door: in this process, or in several that share one port.
+
+With several processes, the first one serves nothing. It starts the others, restarts one that dies,
+and replaces them one by one when it gets SIGHUP: a new process takes connections before the old one
+stops to. The system spreads new connections over the processes (SO_REUSEPORT).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from heatsink.client.connect import connect
+from heatsink.client.heatsink import Heatsink
+from heatsink.errors import HeatsinkError, InvalidSetting, Misconfigured
+from heatsink.primitives.checks import check_whole
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.connections import LOOPBACK_NAMES, listen
+from heatsink.server.running import Ending, run, tell
+from heatsink.server.shell import Endpoint, fast_loop, metrics_page, plain_app
+from heatsink.stores.dynamodb import open_table
+from heatsink.stores.dynamodb.address import DynamoAddress
+
+from .access import Guard, KeyFile
+from .gate import DoorLimits, Gate
+from .metrics import metrics_of
+from .tables import read_tables
+from .upstream import Spreading, Upstream, look_at, missing_at
+
+logger = logging.getLogger("heatsink")
+METRICS_HOST = "127.0.0.1"
+PROCESSES_MAX = 256
+RESTART_PAUSE_S = 1.0
+WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+Ready = Callable[[int], None]
+
+
+class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of `heatsink door`. `upstream` is DynamoDB's address; its table is not used.
+
+    `tables` is the file that declares spread tables, whose registry is in `store`. On an address
+    that other machines can reach, the door needs `keys`, the file of its key pairs, and `tls`: the
+    files of a certificate and of its key.
+    """
+
+    upstream: DynamoAddress
+    host: str = "127.0.0.1"
+    port: int = 8324
+    tables: Path | None = None
+    store: str | None = None
+    news: str | None = None
+    coordinate: bool = True
+    name: str = ""
+    keys: Path | None = None
+    tls: tuple[Path, Path] | None = None
+    allow_hosts: tuple[str, ...] = ()
+    metrics_port: int | None = None
+    processes: int = 1
+    is_shared: bool = False
+    limits: DoorLimits = DoorLimits()
+
+    def __post_init__(self) -> None:
+        check_whole("processes", self.processes, 1, PROCESSES_MAX)
+        if self.host not in LOOPBACK_NAMES and (self.keys is None or self.tls is None):
+            raise InvalidSetting(
+                f"host {self.host!r} can be reached from other machines: set --keys, whose pairs "
+                "clients sign with (heatsink door keys new), and --tls-cert with --tls-key; or use "
+                "--host 127.0.0.1",
+                field="host",
+            )
+        if self.tables is not None and self.store is None:
+            raise InvalidSetting(
+                "--tables needs --store: the URL of the store for Heatsink's registry, such as "
+                "dynamodb://heatsink?region=eu-west-1",
+                field="store",
+            )
+        if self.tables is not None and self.processes > 1 and self.news is None:
+            raise InvalidSetting(
+                "several --processes need --news, the URL of a Redis: without it, no process knows "
+                "how hot a key is in the others",
+                field="news",
+            )
+
+
+def run_door(settings: DoorSettings, clock: Clock, rng: Callable[[], Random]) -> int | None:
+    """Run the door until a signal. Returns the signal's number."""
+    if settings.processes == 1:
+        with listening(settings, settings.is_shared) as listeners:
+            return run(lambda ending: _serve(settings, listeners, clock, rng(), ending), fast_loop())
+    with reserved(settings) as port:
+        settings = msgspec.structs.replace(settings, port=port)
+        return Supervisor(settings.processes, lambda n, ready: _child(settings, n, ready, clock, rng)).run(
+            lambda: tell_started(settings, port)
+        )
+
+
+def _child(
+    settings: DoorSettings, number: int, ready: Ready, clock: Clock, rng: Callable[[], Random]
+) -> None:
+    if settings.metrics_port:
+        port = settings.metrics_port + number
+        settings = msgspec.structs.replace(settings, metrics_port=port)
+    with listening(settings, is_shared=True) as listeners:
+        run(lambda ending: _serve(settings, listeners, clock, rng(), ending, ready), fast_loop())
+
+
+@contextmanager
+def listening(settings: DoorSettings, is_shared: bool) -> Iterator[list[socket.socket]]:
+    listeners = listen(settings.host, settings.port, is_shared=is_shared)
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.callback(listener.close)
+        yield listeners
+
+
+@contextmanager
+def reserved(settings: DoorSettings) -> Iterator[int]:
+    """Reserve the port for the processes that share it, and yield its number.
+
+    A socket that is bound, but does not listen, gets no connection.
+    """
+    if not settings.is_shared:
+        with listening(settings, is_shared=False) as listeners:  # refuses a port that is in use
+            port = int(listeners[0].getsockname()[1])
+    else:
+        port = settings.port
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            holder.bind((settings.host, port))
+        except OSError as error:
+            raise Misconfigured(
+                f"cannot listen on {settings.host!r}, port {port} ({error.strerror}): choose "
+                "another --host or --port"
+            ) from None
+        yield int(holder.getsockname()[1])
+
+
+class Supervisor:
+    """Starts processes, restarts those that die, and replaces all at SIGHUP.
+
+    `work` is what a process does: it gets its number and a function to call once it is ready.
+    """
+
+    def __init__(self, count: int, work: Callable[[int, Ready], None]) -> None:
+        self._count = count
+        self._work = work
+        self._running: dict[int, int] = {}  # numbers by process ids
+        self._leaving: set[int] = set()
+
+    def run(self, started: Callable[[], None]) -> int:
+        """Run until SIGINT or SIGTERM, which is returned. `started` is called once all are ready.
+
+        Raises `Misconfigured` if a process cannot start.
+        """
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+        try:
+            for number in range(self._count):
+                if not self._start(number):
+                    raise Misconfigured("a process of the door could not start: see its log")
+            started()
+            return self._watch()
+        finally:
+            self._stop_all()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _watch(self) -> int:
+        missing: list[int] = []
+        while True:
+            pause_s = RESTART_PAUSE_S if missing else 3_600.0
+            came = signal.sigtimedwait(WATCHED, pause_s)
+            if came is None:
+                missing = [number for number in missing if not self._start(number)]
+            elif came.si_signo in (signal.SIGTERM, signal.SIGINT):
+                return came.si_signo
+            elif came.si_signo == signal.SIGHUP:
+                self._replace_all()
+            missing += self._reap()
+
+    def _start(self, number: int) -> bool:
+        """Start a process, and return whether it became ready."""
+        reading, writing = os.pipe()
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            os._exit(self._in_child(number, writing))
+        os.close(writing)
+        self._running[child] = number
+        with os.fdopen(reading, "rb") as pipe:
+            return bool(pipe.read(1))
+
+    def _in_child(self, number: int, writing: int) -> int:
+        for name in (signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(name, signal.SIG_DFL if name == signal.SIGCHLD else signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        try:
+            self._work(number, lambda _: os.close(os.dup(writing)) or _tell(writing))
+        except HeatsinkError as error:
+            logger.error("process %d of the door ends: %s", number, error)
+            return 1
+        except BaseException:
+            logger.exception("process %d of the door ends", number)
+            return 1
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        return 0
+
+    def _replace_all(self) -> None:
+        tell("restarting", "replacing the processes one by one")
+        for child, number in list(self._running.items()):
+            if child in self._leaving:
+                continue
+            if not self._start(number):
+                logger.error("process %d could not be replaced: the old one goes on", number)
+                continue
+            self._leaving.add(child)
+            os.kill(child, signal.SIGTERM)
+
+    def _reap(self) -> list[int]:
+        """Collect processes that ended. Returns the numbers of those that should not have."""
+        lost = []
+        while self._running:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if child == 0:
+                break
+            number = self._running.pop(child)
+            if child in self._leaving:
+                self._leaving.discard(child)
+            elif number not in self._running.values():
+                code = os.waitstatus_to_exitcode(status)
+                logger.error("process %d of the door died (%d): restarting it", number, code)
+                lost.append(number)
+        return lost
+
+    def _stop_all(self) -> None:
+        for child in self._running:
+            os.kill(child, signal.SIGTERM)
+        while self._running:
+            child, _ = os.waitpid(-1, 0)
+            self._running.pop(child, None)
+
+
+def _tell(writing: int) -> None:
+    os.write(writing, b"1")
+    os.close(writing)
+
+
+def tell_started(settings: DoorSettings, port: int) -> None:
+    scheme = "http" if settings.tls is None else "https"
+    many = f", {settings.processes} processes" if settings.processes > 1 else ""
+    address = f"{scheme}://{settings.host}:{port}"
+    tell("started", f"heatsink door: {address} → {settings.upstream.endpoint}{many}", port=port)
+
+
+async def _serve(
+    settings: DoorSettings,
+    listeners: Sequence[socket.socket],
+    clock: Clock,
+    rng: Random,
+    ending: Ending,
+    ready: Ready | None = None,
+) -> None:
+    async with AsyncExitStack() as stack:
+        client = open_table(settings.upstream, clock)[1]
+        stack.push_async_callback(client.close)
+        missing = await missing_at(client)
+        if missing:
+            logger.warning(
+                "%s has no %s: requests that need them fail there",
+                settings.upstream.endpoint,
+                " and no ".join(missing),
+            )
+        hs, spread = None, None
+        if settings.tables is not None:
+            assert settings.store is not None
+            tables = await look_at(read_tables(settings.tables), client)
+            options = {"news": settings.news, "name": settings.name, "clock": clock, "rng": rng}
+            opening = connect(settings.store, coordinate=settings.coordinate, **options)
+            hs = await stack.enter_async_context(opening)
+            spread = Spreading(tables, hs, client)
+        guard = None
+        if settings.host not in LOOPBACK_NAMES and settings.keys is not None:
+            guard = Guard(KeyFile(settings.keys), clock)
+        gate = Gate(
+            Upstream(client, spread), settings.limits, clock, rng, guard, settings.allow_hosts
+        )
+        _add_pages(gate, hs, is_local=guard is None)
+        if settings.metrics_port is not None:
+            await _serve_metrics(settings.metrics_port, gate, hs, stack)
+        stopped = asyncio.Event()
+        await gate.start(listeners, tls_of(settings.tls))
+        stack.push_async_callback(gate.end)
+        port = int(listeners[0].getsockname()[1])
+        if ready is None:
+            tell_started(settings, port)
+        else:
+            ready(port)
+        ending.stop = stopped.set
+        await stopped.wait()
+        tell("stopping", "stopping: finishing the requests in progress, accepting no new ones")
+
+
+def _add_pages(gate: Gate, hs: Heatsink | None, is_local: bool) -> None:
+    def readyz() -> tuple[int, bytes]:
+        is_ready = (hs is None or hs.status().ready) and not gate.is_ending
+        return (200, b"ready\n") if is_ready else (503, b"not ready\n")
+
+    gate.pages["/healthz"] = lambda: (200, b"ok\n")
+    gate.pages["/readyz"] = readyz
+    if is_local:
+        metrics = metrics_of(gate, hs)
+        gate.pages["/metrics"] = lambda: (200, metrics.text())
+
+
+async def _serve_metrics(
+    port: int, gate: Gate, hs: Heatsink | None, stack: AsyncExitStack
+) -> None:
+    endpoint = Endpoint(METRICS_HOST, port, flag="--metrics-port")
+    listeners = stack.enter_context(endpoint.listening())
+    pages = {"/metrics": (None, metrics_page(metrics_of(gate, hs)))}
+    server = endpoint.server(plain_app(pages, endpoint.guard))
+    serving = asyncio.ensure_future(server.serve(listeners))
+
+    async def end() -> None:
+        server.end()
+        await serving
+
+    stack.push_async_callback(end)
+
+
+def tls_of(files: tuple[Path, Path] | None) -> ssl.SSLContext | None:
+    """Return the context for TLS with this certificate and key."""
+    if files is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(*files)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSetting(
+            f"--tls-cert {files[0]} and --tls-key {files[1]} cannot be used: {error}",
+            field="tls_cert",
+        ) from None
+    return context

@@ -1,0 +1,172 @@
+"""Answers requests: on declared tables with the core, all others by passing them on.
+
+A request that is passed on keeps its bytes, and so does its answer. Only its signature is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from heatsink.client.heatsink import Heatsink
+from heatsink.door.core import Core
+from heatsink.door.declaration import SpreadTable, described
+from heatsink.door.drivers import AsyncDriver, of_heatsink
+from heatsink.door.protocol import Body, Call, WireError
+from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.stores.dynamodb.client import THROTTLING, DynamoClient, DynamoFailure
+from heatsink.stores.dynamodb.connections import Answer
+
+from .access import tables_in
+
+OK, BAD_REQUEST = 200, 400
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(dict[str, Any]).decode
+_failure = msgspec.json.Decoder(DynamoFailure).decode
+UNKNOWN = ("UnknownOperationException", "UnknownOperation", "NotImplemented")
+NO_TABLE = "heatsink-door-probe"
+PROBES: dict[str, Body] = {
+    "TransactGetItems": {
+        "TransactItems": [{"Get": {"TableName": NO_TABLE, "Key": {"p": {"S": "p"}}}}]
+    },
+    "TransactWriteItems": {
+        "TransactItems": [{"Delete": {"TableName": NO_TABLE, "Key": {"p": {"S": "p"}}}}]
+    },
+}
+"""Requests on a table that does not exist. An endpoint that knows the operation says so."""
+PARTIQL = ("ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction")
+
+
+class Given(NamedTuple):
+    """The answer to a request. `way` is "passed" or "adapted"; `request_id` may be empty."""
+
+    status: int
+    body: bytes
+    way: str
+    request_id: bytes = b""
+
+
+class Upstream:
+    """DynamoDB, or a compatible endpoint, behind the door."""
+
+    def __init__(self, client: DynamoClient, spread: Spreading | None = None) -> None:
+        self._client = client
+        self._spread = spread
+
+    async def answer(self, operation: str, body: bytes) -> Given:
+        """Answer a request in wire form. Errors are answers, too."""
+        try:
+            if self._spread is not None:
+                return await self._spread.answer(operation, body)
+            return passed(await self._client.forward(operation, body))
+        except HeatsinkError as error:
+            return refused(error)
+
+
+def passed(answer: Answer) -> Given:
+    return Given(answer.status, answer.body, "passed", answer.request_id)
+
+
+def refused(error: HeatsinkError) -> Given:
+    failure = of_heatsink(error)
+    return Given(failure.status, encode(failure.body), "adapted")
+
+
+class Spreading:
+    """Answers requests on declared tables with the core."""
+
+    def __init__(self, tables: Sequence[SpreadTable], hs: Heatsink, client: DynamoClient) -> None:
+        parts = hs.parts
+        self._client = client
+        self._registry = parts.registry
+        self._tracker = parts.tracker
+        self._core = Core(tables, self._registry.view, self._registry.meta.seed, parts.tracker)
+        self._driver = AsyncDriver(self._send, self._registry, parts.backoff)
+        self._declared = frozenset(table.name for table in tables)
+
+    async def answer(self, operation: str, body: bytes) -> Given:
+        """Answer a request. Raises `HeatsinkError` if there is no answer."""
+        if not self._concerns(operation, body):
+            return passed(await self._client.forward(operation, body))
+        self._registry.check()
+        try:
+            parameters = decode(body)
+        except ValueError:  # DynamoDB words the error
+            return passed(await self._client.forward(operation, body))
+        steps = self._core.begin(operation, parameters, len(body))
+        if steps is None:
+            answer = await self._client.forward(operation, body)
+            if answer.status == BAD_REQUEST:
+                self._note(self._label_of(parameters), None, answer.body)
+            return passed(answer)
+        return Given(OK, encode(await self._driver.run(steps)), "adapted")
+
+    def _concerns(self, operation: str, body: bytes) -> bool:
+        if operation in PARTIQL:
+            return True
+        return not self._declared.isdisjoint(tables_in(body))
+
+    async def _send(self, call: Call) -> Body:
+        answer = await self._client.forward(call.operation, encode(call.parameters))
+        try:
+            body = decode(answer.body)
+        except ValueError:
+            raise self._client.not_dynamodb() from None
+        if answer.status == OK:
+            return body
+        if answer.status == BAD_REQUEST:
+            self._note(call.label, call.bucket, answer.body)
+        raise WireError(answer.status, body)
+
+    def _label_of(self, parameters: Body) -> str:
+        """Return the name, in the registry, of the one partition key that a request concerns."""
+        places = self._core.places.get(str(parameters.get("TableName")))
+        item = parameters.get("Key") or parameters.get("Item")
+        keys = places.keys_of(item, exactly=False) if places and item else None
+        return places.label(keys.key) if places and keys else ""
+
+    def _note(self, label: str, bucket: int | None, body: bytes) -> None:
+        """Count throttling of a partition that new items go to as heat of its key."""
+        failure = _failure(body)
+        if not label or failure.code not in THROTTLING:
+            return
+        reasons = failure.ThrottlingReasons + failure.throttlingReasons
+        of_keys = [one for one in reasons if "KeyRange" in str(one.get("reason"))]
+        if reasons and not of_keys:
+            return  # the whole table is over its limit: more buckets would not help
+        if self._registry.view.layout(label).epochs[-1].uses(bucket):
+            self._tracker.record_throttle(label)
+
+
+async def look_at(tables: Sequence[SpreadTable], client: DynamoClient) -> list[SpreadTable]:
+    """Check declared tables against their descriptions. Raises `InvalidSetting` or `NoTable`."""
+    found = []
+    for table in tables:
+        answer = await client.call("DescribeTable", {"TableName": table.name})
+        try:
+            found.append(described(table, answer.body["Table"]))
+        except InvalidSetting as error:
+            raise InvalidSetting(f"table {table.name!r}: {error}", field="tables") from None
+    return found
+
+
+async def missing_at(client: DynamoClient) -> list[str]:
+    """Return the operations that the endpoint does not have, such as transactions.
+
+    The probes change nothing: they name a table that does not exist.
+    """
+    missing = []
+    for operation, parameters in PROBES.items():
+        answer = await client.forward(operation, encode(parameters))
+        try:
+            failure = _failure(answer.body)
+        except (msgspec.MsgspecError, ValueError):
+            failure = DynamoFailure()
+        if answer.status == OK:
+            continue
+        unknown = failure.code in UNKNOWN or "nsupported operation" in failure.text
+        if unknown or answer.status >= 500 or not failure.code:
+            missing.append(operation)
+    return missing
