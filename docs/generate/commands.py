@@ -52,7 +52,12 @@ def _context(path: tuple[str, ...], command: click.Command) -> click.Context:
 def _row(path: tuple[str, ...], option: click.Option, context: click.Context) -> list[str]:
     flags = ", ".join(map(code, [*option.opts, *option.secondary_opts]))
     kind = "" if option.is_flag else f" {option.make_metavar(context)}"
-    return [f"{flags}{kind}", _default(option, context), option.help or "", _variable(path, option, context)]
+    return [
+        f"{flags}{kind}",
+        _default(option, context),
+        option.help or "",
+        _variable(path, option, context),
+    ]
 
 
 def _default(option: click.Option, context: click.Context) -> str:

@@ -286,9 +286,7 @@ def listen(
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, address in dict.fromkeys((family, address) for family, *_, address in found):
-            listeners.append(
-                socket.create_server(address, family=family, reuse_port=is_shared)
-            )
+            listeners.append(socket.create_server(address, family=family, reuse_port=is_shared))
             # asyncio sets it only on sockets with a named protocol; connections inherit it here
             listeners[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:

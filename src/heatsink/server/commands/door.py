@@ -82,8 +82,7 @@ OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option(
         "--endpoint",
         type=WORD,
-        help="URL of a compatible server behind the door, in place of AWS's: "
-        "http://127.0.0.1:8322",
+        help="URL of a compatible server behind the door, in place of AWS's: http://127.0.0.1:8322",
     ),
     click.option("--profile", type=WORD, help="Profile of the AWS configuration to sign with."),
     click.option("--host", type=WORD, default="127.0.0.1", help="Address to listen on."),

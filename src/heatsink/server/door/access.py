@@ -29,10 +29,8 @@ SCOPE = re.compile(r"(?P<table>\*|[A-Za-z0-9_.-]{3,255})(?::(?P<level>read|write
 SIGV4A = "AWS4-ECDSA-P256-SHA256"
 COVERED = frozenset(("host", "x-amz-date", "x-amz-target"))
 UNSIGNED = "UNSIGNED-PAYLOAD"
-READS = frozenset(
-    ("GetItem", "BatchGetItem", "Query", "Scan", "TransactGetItems", "DescribeTable")
-    + ("DescribeTimeToLive", "DescribeContinuousBackups")
-)
+_DESCRIBING = ("DescribeTable", "DescribeTimeToLive", "DescribeContinuousBackups")
+READS = frozenset(("GetItem", "BatchGetItem", "Query", "Scan", "TransactGetItems", *_DESCRIBING))
 WRITES = frozenset(("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"))
 
 

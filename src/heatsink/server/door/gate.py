@@ -49,6 +49,7 @@ from .upstream import Upstream
 
 logger = logging.getLogger("heatsink")
 encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(dict[str, Any]).decode
 API = "DynamoDB_20120810."
 STREAMS = "DynamoDBStreams_20120810."
 SERVICE = "com.amazonaws.dynamodb.v20120810#"
@@ -72,6 +73,18 @@ _PLAIN = (
     b"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\r\n"
 )
 Work = Callable[[], Awaitable[bytes]]
+
+
+def written_anew(body: bytes) -> bytes:
+    """Return a request's JSON without repeated fields.
+
+    Servers differ in which of two fields with one name they take, so a request that names two
+    tables could pass the check of its scopes with one, and read the other.
+    """
+    try:
+        return encode(decode(body))
+    except ValueError:
+        return body  # no JSON object: it names no table
 
 
 class DoorLimits(ConnectionLimits, frozen=True):
@@ -246,16 +259,20 @@ class Gate(Framing):
         self.in_progress += 1
         start_s = self._clock.monotonic_s()
         try:
+            if self._guard is not None:
+                body = written_anew(body)
             given = await self._upstream.answer(operation, body)
         except Exception:
             logger.exception("a request failed: this is a bug in the door")
             message = "heatsink door failed: its log has the traceback"
-            return self.framed(500, encode({"__type": CORAL + "InternalFailure", "message": message}))
+            return self.framed(
+                500, encode({"__type": CORAL + "InternalFailure", "message": message})
+            )
         finally:
             self.in_progress -= 1
         self.answers[operation, given.way, given.status] += 1
         self.seconds[given.way] += self._clock.monotonic_s() - start_s
-        if self._guard is not None and accepted or not given.request_id:
+        if (self._guard is not None and accepted) or not given.request_id:
             return self.framed(given.status, given.body, accepted if self._guard else b"")
         date = http_date(int(self._clock.now_s()))
         reason = REASONS.get(given.status, b"Error")

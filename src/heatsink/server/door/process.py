@@ -97,12 +97,14 @@ def run_door(settings: DoorSettings, clock: Clock, rng: Callable[[], Random]) ->
     """Run the door until a signal. Returns the signal's number."""
     if settings.processes == 1:
         with listening(settings, settings.is_shared) as listeners:
-            return run(lambda ending: _serve(settings, listeners, clock, rng(), ending), fast_loop())
+            return run(
+                lambda ending: _serve(settings, listeners, clock, rng(), ending), fast_loop()
+            )
     with reserved(settings) as port:
         settings = msgspec.structs.replace(settings, port=port)
-        return Supervisor(settings.processes, lambda n, ready: _child(settings, n, ready, clock, rng)).run(
-            lambda: tell_started(settings, port)
-        )
+        return Supervisor(
+            settings.processes, lambda n, ready: _child(settings, n, ready, clock, rng)
+        ).run(lambda: tell_started(settings, port))
 
 
 def _child(
@@ -208,7 +210,7 @@ class Supervisor:
             signal.signal(name, signal.SIG_DFL if name == signal.SIGCHLD else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         try:
-            self._work(number, lambda _: os.close(os.dup(writing)) or _tell(writing))
+            self._work(number, lambda _: _tell(writing))
         except HeatsinkError as error:
             logger.error("process %d of the door ends: %s", number, error)
             return 1
@@ -289,8 +291,14 @@ async def _serve(
         if settings.tables is not None:
             assert settings.store is not None
             tables = await look_at(read_tables(settings.tables), client)
-            options = {"news": settings.news, "name": settings.name, "clock": clock, "rng": rng}
-            opening = connect(settings.store, coordinate=settings.coordinate, **options)
+            opening = connect(
+                settings.store,
+                news=settings.news,
+                name=settings.name,
+                coordinate=settings.coordinate,
+                clock=clock,
+                rng=rng,
+            )
             hs = await stack.enter_async_context(opening)
             spread = Spreading(tables, hs, client)
         guard = None
@@ -327,9 +335,7 @@ def _add_pages(gate: Gate, hs: Heatsink | None, is_local: bool) -> None:
         gate.pages["/metrics"] = lambda: (200, metrics.text())
 
 
-async def _serve_metrics(
-    port: int, gate: Gate, hs: Heatsink | None, stack: AsyncExitStack
-) -> None:
+async def _serve_metrics(port: int, gate: Gate, hs: Heatsink | None, stack: AsyncExitStack) -> None:
     endpoint = Endpoint(METRICS_HOST, port, flag="--metrics-port")
     listeners = stack.enter_context(endpoint.listening())
     pages = {"/metrics": (None, metrics_page(metrics_of(gate, hs)))}

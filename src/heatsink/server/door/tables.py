@@ -1,17 +1,17 @@
 """Reads which tables are spread from a file, for programs that are not in Python.
 
-    [[table]]
-    name = "chat"
-    partition_key = "room"
-    sort_key = "at"
+[[table]]
+name = "chat"
+partition_key = "room"
+sort_key = "at"
 
-    [[table.rule]]
-    prefix = "MSG#"
-    time = "iso_text"
+[[table.rule]]
+prefix = "MSG#"
+time = "iso_text"
 
-    [[table.rule]]
-    prefix = "TENANT#"
-    buckets = 8
+[[table.rule]]
+prefix = "TENANT#"
+buckets = 8
 """
 
 from __future__ import annotations

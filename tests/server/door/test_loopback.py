@@ -1,0 +1,192 @@
+"""The door on loopback: what passes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from heatsink.emulator.engine import Engine
+from heatsink.emulator.settings import EngineSettings
+from heatsink.testing.dynamodb import LocalDynamoDB
+from tests.processes import Served
+from tests.server.door.conftest import a_door, client_of
+from tests.waiting import until
+
+JSON = "application/x-amz-json-1.0"
+ITEM = {"room": {"S": "r"}, "at": {"S": "a"}, "n": {"N": "1"}}
+
+
+def post(door: Served, operation: str, body: bytes, **headers: str) -> tuple[int, Any, Any]:
+    connection = HTTPConnection("127.0.0.1", door.port)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    target = {"X-Amz-Target": f"DynamoDB_20120810.{operation}"} if operation else {}
+    connection.request("POST", "/", body, {"Content-Type": JSON, **target, **named})
+    answer = connection.getresponse()
+    read = answer.read()
+    connection.close()
+    return answer.status, dict(answer.headers), read
+
+
+def test_an_unchanged_client_uses_undeclared_tables(door: Served) -> None:
+    client = client_of(door.url)
+    client.put_item(TableName="plain", Item=ITEM)
+    key = {name: ITEM[name] for name in ("room", "at")}
+    assert client.get_item(TableName="plain", Key=key)["Item"] == ITEM
+    assert client.describe_table(TableName="plain")["Table"]["TableName"] == "plain"
+    with pytest.raises(client.exceptions.ConditionalCheckFailedException):
+        client.put_item(
+            TableName="plain", Item=ITEM, ConditionExpression="attribute_not_exists(room)"
+        )
+    with pytest.raises(client.exceptions.ResourceNotFoundException):
+        client.get_item(TableName="missing", Key=key)
+
+
+def test_bytes_pass_untouched(door: Served, emulator: LocalDynamoDB) -> None:
+    """Odd spellings of JSON, and JSON that is none, get the answers that they get upstream."""
+    bodies = [
+        b'{ "TableName" : "plain",\n"Key":{"room":{"S":"r\\u0061"},"at":{"S":"a"}}}',
+        b'{"TableName":"plain","Key":{"room":{"S":"r"}}}',
+        b"{",
+        b"",
+        b'{"TableName":7}',
+    ]
+    behind = Served(door.process, int(emulator.url.rpartition(":")[2]))
+    for body in bodies:
+        assert post(door, "GetItem", body)[::2] == post(behind, "GetItem", body)[::2]
+    status, headers, body = post(door, "GetItem", bodies[0])
+    assert status == 200
+    assert headers["x-amz-crc32"] == str(crc32(body))
+    assert len(headers["x-amzn-RequestId"]) == 32
+
+
+def test_a_web_page_cannot_call_it(door: Served) -> None:
+    body = b'{"TableName":"plain"}'
+    assert post(door, "Scan", body, Origin="http://evil.example")[0] == 403
+    assert post(door, "Scan", body, Origin=door.url)[0] == 403
+    assert post(door, "Scan", body, Host="evil.example")[0] == 421
+    assert post(door, "", body)[0] == 404
+    connection = HTTPConnection("127.0.0.1", door.port)
+    connection.request("OPTIONS", "/", headers={"Origin": door.url})
+    answer = connection.getresponse()
+    assert answer.status == 403
+    assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+    connection.close()
+
+
+def test_streams_and_unknown_operations_are_refused(door: Served) -> None:
+    status, _, body = post(door, "../GetItem", b"{}")
+    assert (status, json.loads(body)["__type"].rpartition("#")[2]) == (
+        400,
+        "UnknownOperationException",
+    )
+    connection = HTTPConnection("127.0.0.1", door.port)
+    headers = {"X-Amz-Target": "DynamoDBStreams_20120810.ListStreams"}
+    connection.request("POST", "/", b"{}", headers)
+    assert b"heatsink.door.streams" in connection.getresponse().read()
+    connection.close()
+
+
+def test_pipelined_requests_are_answered_in_their_order(door: Served) -> None:
+    def request(name: str) -> bytes:
+        body = json.dumps({"TableName": name, "Key": {"room": {"S": "r"}, "at": {"S": "a"}}})
+        head = "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: DynamoDB_20120810.GetItem\r\n"
+        return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+    client_of(door.url).put_item(TableName="plain", Item=ITEM)
+    wanted = [b'{"Item"', b"ResourceNotFound", b'{"Item"', b"ResourceNotFound"]
+    with socket.create_connection(("127.0.0.1", door.port)) as connection:
+        connection.sendall(b"".join(request(name) for name in ("plain", "missing") * 2))
+        seen = b""
+        while seen.count(b"HTTP/1.1 ") < 4 or not seen.endswith(b"}"):
+            seen += connection.recv(65_536)
+    answers = seen.split(b"HTTP/1.1 ")[1:]
+    assert [part in answer for part, answer in zip(wanted, answers, strict=True)] == [True] * 4
+
+
+def test_health_and_metrics(door: Served) -> None:
+    def get(path: str) -> tuple[int, bytes]:
+        connection = HTTPConnection("127.0.0.1", door.port)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        found = answer.status, answer.read()
+        connection.close()
+        return found
+
+    assert get("/healthz") == (200, b"ok\n")
+    assert get("/readyz")[0] == 200
+    client_of(door.url).list_tables()
+    status, text = get("/metrics")
+    assert status == 200
+    assert b'heatsink_door_requests_total{operation="ListTables",status="200",way="passed"}' in text
+
+
+def test_requests_above_the_limit_are_refused_and_the_rest_are_answered(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        slow = stack.enter_context(LocalDynamoDB(EngineSettings(port=0, latency_s=0.2)))
+        door = stack.enter_context(a_door(tmp_path, slow.url, "--limit", "requests=2"))
+        seen: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: seen.append(post(door, "ListTables", b"{}")[0]))
+            for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(seen) == {200, 503}
+        assert post(door, "ListTables", b"{}")[0] == 200
+
+
+def test_large_bodies_above_the_limit_are_refused(emulator: LocalDynamoDB, tmp_path: Path) -> None:
+    with a_door(tmp_path, emulator.url, "--limit", "held_bytes=100000") as door:
+        assert post(door, "ListTables", b" " * 200_000)[0] == 503
+        for _ in range(3):
+            assert post(door, "ListTables", b"{}" + b" " * 60_000)[0] == 200
+
+
+def test_requests_in_progress_finish_before_it_stops(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        slow = stack.enter_context(LocalDynamoDB(EngineSettings(port=0, latency_s=0.2)))
+        door = stack.enter_context(a_door(tmp_path, slow.url))
+        seen: list[int] = []
+        asking = threading.Thread(target=lambda: seen.append(post(door, "ListTables", b"{}")[0]))
+        asking.start()
+
+        def is_asked() -> bool:
+            connection = HTTPConnection("127.0.0.1", door.port)
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read()
+            connection.close()
+            return b"heatsink_door_in_progress 1.0" in text
+
+        until(is_asked)
+        door.ask_to_stop()
+        assert door.wait() == 0
+        asking.join()
+        assert seen == [200]
+
+
+def test_an_endpoint_without_transactions_is_named_at_start(
+    emulator: LocalDynamoDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ScyllaDB's Alternator is."""
+    answer = Engine.answer
+    unknown = b'{"__type":"x#UnknownOperationException","message":"Unsupported operation"}'
+
+    def refuse(self: Engine, target: str, body: bytes) -> tuple[int, bytes]:
+        return (400, unknown) if ".Transact" in target else answer(self, target, body)
+
+    monkeypatch.setattr(Engine, "answer", refuse)
+    with a_door(tmp_path, emulator.url) as door:
+        client_of(door.url).list_tables()
+    said = [event["message"] for event in door.events if event["level"] == "warning"]
+    assert said
+    assert "no TransactGetItems and no TransactWriteItems" in said[0]
