@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -16,8 +17,14 @@ from heatsink.client.prometheus import (
     StatusCollector,
     WorkCollector,
 )
+from heatsink.primitives.clock import SystemClock
 from heatsink.server.api.metrics import Metrics, RequestCollector, metrics_of
 from heatsink.server.api.requests import RequestCounts
+from heatsink.server.door.gate import DoorLimits, Gate
+from heatsink.server.door.metrics import metrics_of as metrics_of_door
+from heatsink.server.door.upstream import Upstream
+from heatsink.stores.dynamodb import open_table
+from heatsink.stores.dynamodb.address import parse
 
 Families = dict[str, list[Metric]]
 
@@ -34,10 +41,13 @@ async def _families() -> Families:
     async with connect("memory://", hooks=[Prometheus(registry)]) as hs:
         queue, work = QueueCollector(lambda: None), WorkCollector(hs.worker(Actions()))
         requests = RequestCollector(RequestCounts())
+        client = open_table(parse("door", {"endpoint": "http://127.0.0.1:1"}), SystemClock())[1]
+        gate = Gate(Upstream(client), DoorLimits(), SystemClock(), Random())
         return {
             "coordinator": Metrics(queue, StatusCollector(hs.status)).families(),
             "serve": metrics_of(hs, requests, work).families(),
             "worker": Metrics(work).families(),
+            "door": metrics_of_door(gate, hs).families(),
             "Prometheus()": list(registry.collect()),
         }
 

@@ -21,14 +21,19 @@ from heatsink.client.prometheus import WorkCollector
 from heatsink.primitives.connections import LOOPBACK_NAMES
 from heatsink.server.api.metrics import RequestCollector, metrics_of
 from heatsink.server.api.requests import RequestCounts, RequestLimits
+from heatsink.server.commands.door import settings_of
 from heatsink.server.commands.worker import find_actions
+from heatsink.server.door.gate import DoorLimits
+from heatsink.server.door.tables import read_tables
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
+DOOR = DEPLOY / "door"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 GRACE_S = {
     "coordinator": 5.0,  # it gives back its lease
     "worker": ConsumerSettings().grace_s,
+    "door": DoorLimits().grace_s,
     "serve": 2 * RequestLimits().grace_s,  # requests, then items
 }
 
@@ -72,6 +77,20 @@ def in_kubernetes() -> Iterator[Launch]:
                 yield Launch(f"kubernetes {file}", container["args"], variables, stops)
 
 
+def in_door() -> Iterator[Launch]:
+    secret = documents(KUBERNETES / "secret.example.yaml")[0]["stringData"]
+    (pod,) = [each["spec"]["template"]["spec"] for each in documents(DOOR / "sidecar.yaml")]
+    (door,) = pod["initContainers"]
+    variables = {
+        env["name"]: secret[env["valueFrom"]["secretKeyRef"]["key"]] for env in door["env"]
+    }
+    stops = pod["terminationGracePeriodSeconds"]
+    yield Launch("door sidecar", door["args"], variables, stops)
+    service = documents(DOOR / "compose.yaml")[0]["services"]["door"]
+    stops = float(service["stop_grace_period"].rstrip("s"))
+    yield Launch("door compose", service["command"], service["environment"], stops)
+
+
 def in_systemd() -> Iterator[Launch]:
     lines = (DEPLOY / "systemd" / "heatsink.env").read_text().splitlines()
     variables = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
@@ -90,7 +109,7 @@ def in_dockerfile() -> Iterator[Launch]:
     yield Launch("Dockerfile", json.loads(command), token, None)
 
 
-LAUNCHES = [*in_compose(), *in_kubernetes(), *in_systemd(), *in_dockerfile()]
+LAUNCHES = [*in_compose(), *in_kubernetes(), *in_door(), *in_systemd(), *in_dockerfile()]
 
 
 @pytest.fixture(params=LAUNCHES, ids=lambda launch: launch.origin)
@@ -99,10 +118,17 @@ def launch(request: pytest.FixtureRequest) -> Launch:
     return found
 
 
+def command_of(launch: Launch) -> click.Command:
+    """`heatsink door` is short for `heatsink door serve`."""
+    command = main.commands[launch.arguments[0]]
+    return command.commands["serve"] if isinstance(command, click.Group) else command
+
+
 def parsed(launch: Launch) -> click.Context:
     name, *arguments = launch.arguments
     parent = click.Context(main, info_name="heatsink", auto_envvar_prefix="HEATSINK")
-    return main.commands[name].make_context(name, arguments, parent=parent)
+    command = command_of(launch)
+    return command.make_context(name, arguments, parent=parent, **command.context_settings)
 
 
 def test_a_command_line_is_one_the_program_takes(
@@ -116,7 +142,7 @@ def test_a_command_line_is_one_the_program_takes(
 
 
 def test_a_variable_is_one_the_command_reads(launch: Launch) -> None:
-    command = main.commands[launch.arguments[0]]
+    command = command_of(launch)
     prefix = f"HEATSINK_{launch.arguments[0].upper()}_"
     known = {f"{prefix}{(each.name or '').upper()}" for each in command.params}
     assert set(launch.variables) <= known
@@ -208,3 +234,18 @@ def test_the_page_says_what_to_do_about_every_alert() -> None:
     for name, rule in alerts.items():
         runbook = f"docs/operations/alerts.md#{name.lower()}"
         assert rule["annotations"]["runbook"] == runbook
+
+
+def test_the_tables_of_the_door_can_be_read() -> None:
+    assert [table.name for table in read_tables(DOOR / "tables.toml")] == ["chat"]
+
+
+def test_the_door_takes_its_settings(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if launch.arguments[0] != "door":
+        return
+    monkeypatch.chdir(tmp_path)
+    for name, value in launch.variables.items():
+        monkeypatch.setenv(name, value)
+    assert settings_of(parsed(launch).params).store

@@ -1,0 +1,130 @@
+"""Declared tables through the door: items are in buckets, and no program sees that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from click.testing import CliRunner
+
+import heatsink
+from heatsink.cli import main
+from heatsink.door.keys import subject_in
+from heatsink.errors import InvalidSetting
+from heatsink.server.door.tables import read_tables
+from heatsink.testing.dynamodb import LocalDynamoDB
+from tests.processes import Served
+from tests.server.door.conftest import CHAT, a_door, client_of, make_table
+from tests.waiting import until
+
+BUCKETS = 4
+
+
+class Chat:
+    """A declared table behind a door, and the same table without the door."""
+
+    def __init__(self, door: Served, dynamodb: LocalDynamoDB, registry: str) -> None:
+        self.door = client_of(door.url)
+        self.behind = dynamodb.client()
+        self.registry = registry
+
+    def put(self, room: str, number: int) -> dict[str, Any]:
+        item = {
+            "room": {"S": room},
+            "at": {"S": f"MSG#{int(time.time() * 1000)}#{number:03}"},
+            "text": {"S": "hey"},
+        }
+        self.door.put_item(TableName="chat", Item=item)
+        return item
+
+    def stored_under(self) -> set[str]:
+        return {item["room"]["S"] for item in self.behind.scan(TableName="chat")["Items"]}
+
+    def spread(self, room: str) -> None:
+        with heatsink.connect_sync(self.registry, coordinate=False) as hs:
+            hs.pin(subject_in("chat", room), buckets=BUCKETS, reason="test")
+        until(lambda: self.put(room, 0) and len(self.stored_under() - {room}) > 1)
+
+
+@pytest.fixture(scope="module")
+def chat(emulator: LocalDynamoDB, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chat]:
+    folder = tmp_path_factory.mktemp("chat")
+    (folder / "tables.toml").write_text(CHAT)
+    make_table(emulator.client(), "chat")
+    registry = f"dynamodb://heatsink?endpoint={emulator.url}"
+    for command in (["table", "create", registry], ["adopt", registry, "chat", "--complete"]):
+        if command[0] == "adopt":
+            with heatsink.connect_sync(registry):  # the first client makes the registry
+                pass
+        assert CliRunner().invoke(main, command).exit_code == 0
+    flags = ("--tables", "tables.toml", "--store", registry)
+    with a_door(folder, emulator.url, *flags) as door:
+        yield Chat(door, emulator, registry)
+
+
+def test_items_of_a_spread_key_are_read_and_changed_as_if_it_were_not(chat: Chat) -> None:
+    chat.spread("r1")
+    items = [chat.put("r1", number) for number in range(20)]
+    assert len([name for name in chat.stored_under() if name.startswith("r1")]) > 2
+    for item in items:
+        key = {name: item[name] for name in ("room", "at")}
+        assert chat.door.get_item(TableName="chat", Key=key)["Item"] == item
+        changed = chat.door.update_item(
+            TableName="chat",
+            Key=key,
+            UpdateExpression="ADD likes :one",
+            ExpressionAttributeValues={":one": {"N": "1"}},
+            ReturnValues="ALL_NEW",
+        )
+        assert changed["Attributes"] == {**item, "likes": {"N": "1"}}
+    with pytest.raises(ClientError, match="The conditional request failed"):
+        chat.door.put_item(
+            TableName="chat", Item=items[0], ConditionExpression="attribute_not_exists(room)"
+        )
+
+
+def test_partiql_on_a_declared_table_is_refused_with_the_reason(chat: Chat) -> None:
+    with pytest.raises(ClientError, match="PartiQL"):
+        chat.door.execute_statement(Statement='SELECT * FROM "chat"')
+
+
+def test_tables_beside_a_declared_one_pass_untouched(chat: Chat) -> None:
+    item = {"room": {"S": "r1"}, "at": {"S": "x"}}
+    chat.door.put_item(TableName="plain", Item=item)
+    assert chat.behind.get_item(TableName="plain", Key=item)["Item"] == item
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("table = 1", "table must be an array"),
+        ("[[table]]\nname = 'chat'", "partition_key is missing"),
+        (CHAT.replace("millis_text", "milis_text"), "did you mean 'millis_text'?"),
+        (CHAT + "buckets = 3", "has both time and buckets"),
+        (CHAT.replace("time =", "tiem ="), "tiem"),
+        (CHAT + CHAT, "declares the table 'chat' twice"),
+        (CHAT.replace('sort_key = "at"', 'sort_key = ""'), "table 'chat': sort_key"),
+        ("[[table", "cannot be read"),
+    ],
+)
+def test_mistakes_in_the_file_of_tables_are_named(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "tables.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidSetting) as caught:
+        read_tables(file)
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_declaration_that_does_not_fit_the_table_is_refused(
+    chat: Chat, emulator: LocalDynamoDB, tmp_path: Path
+) -> None:
+    (tmp_path / "tables.toml").write_text(CHAT.replace('"room"', '"rom"'))
+    flags = ["--endpoint", emulator.url, "--tables", str(tmp_path / "tables.toml")]
+    result = CliRunner().invoke(main, ["door", *flags, "--store", chat.registry, "--port", "0"])
+    assert result.exit_code == 2
+    assert "has the keys room and at" in result.stderr
