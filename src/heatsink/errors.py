@@ -125,6 +125,14 @@ class IdReused(Conflict):
 class TokenExpired(HeatsinkError):
     """The token is older than the time for which tokens are remembered. Nothing was added."""
 
+    @classmethod
+    def by(cls, limit: str) -> TokenExpired:
+        """The error for a token that is older than `limit`, which is in words."""
+        return cls(
+            f"token is older than {limit}: whether its add was counted earlier is not known any "
+            "more. This call added nothing. If the add is missing, repeat it with a new token"
+        )
+
 
 class Retryable(HeatsinkError):
     """The call may succeed later: repeat it with the same id."""

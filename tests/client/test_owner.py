@@ -14,9 +14,10 @@ from uuid import uuid4
 import pytest
 
 import heatsink
+from heatsink.bulk import Actions
 from heatsink.errors import Closed
 from heatsink.primitives.clock import SystemClock
-from heatsink.primitives.owner import ELSEWHERE, FORKED, Owner
+from heatsink.primitives.owner import CLOSED, ELSEWHERE, FORKED, Owner
 from heatsink.server.commands.fsck import create
 from heatsink.testing.redis import RedisServer
 from tests.processes import Served, serving
@@ -103,6 +104,33 @@ def test_another_event_loop_is_refused(urls: list[str]) -> None:
     loop.run_until_complete(counts.__aexit__())
     loop.run_until_complete(hs.close())
     loop.close()
+
+
+@pytest.mark.timeout(120)
+async def test_parts_kept_after_close_are_refused_with_one_error(urls: list[str]) -> None:
+    options = {"queue": urls[1]} if len(urls) > 1 else {}
+    hs, counts = await opened(urls[0], options)
+    settings, worker = hs.settings, hs.worker(Actions())
+    calls = {
+        **calls_of(hs, counts),
+        "set": lambda: settings.set("rules.shrink", False, reason="late"),
+        "unset": lambda: settings.unset("rules.shrink"),
+        "work": worker.run,
+        "buffered": lambda: counts.add_soon("b"),
+    }
+    await counts.__aexit__()
+    counts._flusher = asyncio.ensure_future(asyncio.sleep(0))  # as if it had never been left
+    await hs.close()
+    await hs.close()
+    told = {name: await outcome_of(call) for name, call in calls.items()}
+    assert told == dict.fromkeys(calls, f"Closed: {CLOSED}")
+
+
+async def outcome_of(call: Callable[[], Any]) -> str:
+    try:
+        return f"returned {await awaited(call)!r}"
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def test_a_client_may_be_made_in_one_loop_and_opened_in_another() -> None:

@@ -39,7 +39,17 @@ from heatsink.lab.demo.headless import worst
 from heatsink.lab.demo.lanes import LaneMeter, Totals
 from heatsink.lab.demo.page import Front, make_site, serve
 from heatsink.lab.demo.stage import Stage
-from heatsink.lab.demo.traffic import SHAPES, Leg, Pacer, Traffic, TrafficPlan, jump, ramp
+from heatsink.lab.demo.traffic import (
+    BURST_S_MAX,
+    CATCH_UP,
+    SHAPES,
+    Leg,
+    Pacer,
+    Traffic,
+    TrafficPlan,
+    jump,
+    ramp,
+)
 from heatsink.lab.demo.world import DemoWorld
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.connections import ConnectionLimits, listen
@@ -113,6 +123,14 @@ async def test_the_pacer_offers_the_rate_and_makes_up_for_a_stall() -> None:
     await clock.advance(1.02)
     await pacing
     assert sum(offered) == pytest.approx(2_000, abs=11)
+
+
+async def test_the_pacer_makes_up_for_a_stall_without_a_burst() -> None:
+    clock, offered = OnceStallingClock(), list[int]()
+    pacer = Pacer(Traffic((Leg("even", 2, 1_000, 1_000),)), clock)
+    await pacer.run(offered.append)
+    assert max(offered) <= 1_000 * CATCH_UP * BURST_S_MAX
+    assert sum(offered) == pytest.approx(2_000, abs=25)
 
 
 @pytest.mark.parametrize("wrong", [{"shape": "zigzag"}, {"peak": 5}, {"limit": 0}])
@@ -225,6 +243,19 @@ async def test_a_stalled_machine_offers_less_than_is_due() -> None:
     await pacer.run(offered.append)
     assert traffic.calls == pytest.approx(2_000 + 2_885, abs=1)
     assert pacer.offered == sum(offered) < 0.5 * traffic.calls
+
+
+class OnceStallingClock(ManualClock):
+    """The tenth sleep takes 0.15 s longer than asked for."""
+
+    slept = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept += 1
+        seconds += 0.15 if self.slept == 10 else 0.0
+        sleeping = asyncio.ensure_future(super().sleep(seconds))
+        await self.advance(seconds)
+        await sleeping
 
 
 class StallingClock(ManualClock):

@@ -365,7 +365,7 @@ def test_a_setting_that_does_not_exist_is_a_wrong_command(
     with heatsink.connect_sync(f"sqlite:///{tmp_path}/x.db"):
         pass
     line = said(run("settings", *words, "--store", f"sqlite:///{tmp_path}/x.db"), code=2)
-    assert "there is no setting 'nope'" in line
+    assert "there is no setting 'nope': `heatsink settings list`" in line
 
 
 @pytest.mark.parametrize(

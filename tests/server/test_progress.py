@@ -1,14 +1,17 @@
-"""The progress bar: on a terminal only, and apart from what a command prints."""
+"""Progress: a bar on a terminal, elsewhere lines; both apart from what a command prints."""
 
 from __future__ import annotations
 
 import os
 import pty
+import threading
 
 import click
 import pytest
+from rich.progress import Progress
 
-from heatsink.server.commands.progress import progress_bar
+from heatsink.server.commands.progress import line_of, progress_bar
+from tests.waiting import until
 
 BYTES_MAX = 100_000
 
@@ -28,9 +31,37 @@ def read_until(word: str, terminal: int) -> str:
     return shown
 
 
-def test_nothing_is_shown_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_command_prints_no_progress_without_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     work()
     assert capsys.readouterr() == ("the-id\n", "")
+
+
+@pytest.mark.parametrize(("count", "line"), [("", "replaying: 25 %"), ("rows checked", "1 rows")])
+def test_a_slow_command_prints_plain_lines_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], count: str, line: str
+) -> None:
+    shown = ""
+
+    def is_shown() -> bool:
+        nonlocal shown
+        shown += capsys.readouterr().err
+        return shown.count(line) >= 2
+
+    with progress_bar(count, every_s=0.01) as bar:
+        bar.advance(bar.add_task("replaying", total=4))
+        until(is_shown, "two lines of progress")
+    assert "\x1b" not in shown
+    assert not [each for each in threading.enumerate() if each.name == "progress"]
+
+
+def test_a_line_says_what_is_left() -> None:
+    bar = Progress(get_time=iter(range(100)).__next__, disable=True)
+    task = bar.add_task("replaying", total=10)
+    for _ in range(5):
+        bar.advance(task)
+    assert line_of(bar.tasks[0]) == "replaying: 50 %, about 5 s left"
 
 
 def test_a_terminal_shows_a_count_where_the_total_is_unknown(

@@ -67,7 +67,10 @@ def steered(batch: Batch, wish: State) -> Batch:
     if batch.state == wish or (wish == "cancelling" and batch.state in ("cancelled", "aborted")):
         return batch
     if batch.state not in ("running", "paused"):
-        raise Conflict(f"batch {batch.id!r} is {batch.state}: it cannot change to {wish}")
+        raise Conflict(
+            f"batch {batch.id!r} is {batch.state}: only a running or paused batch can be "
+            "paused, resumed or cancelled"
+        )
     return replace(batch, state=wish)
 
 

@@ -29,7 +29,7 @@ import msgspec
 
 from heatsink.errors import Closed, HeatsinkError, Overloaded, Retryable, Unavailable
 from heatsink.primitives.clock import Clock, now_ms
-from heatsink.primitives.owner import Owner
+from heatsink.primitives.owner import CLOSED, Owner
 from heatsink.primitives.retry import Pauses, Refused, Retrier
 
 from . import changes
@@ -102,7 +102,7 @@ class Patience:
 
     async def _once(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         if self.is_closed:
-            raise Closed("the client of this queue was closed: use it inside `async with`")
+            raise Closed(CLOSED)
         if not self._opening.is_open:
             await self._opening()
         return await method(*arguments)

@@ -115,7 +115,7 @@ class Assembly:
     ) -> None:
         stores, clock, rng = plan.stores, plan.clock, plan.rng
         self.name = f"{plan.settings.name or gethostname()}:{getpid()}:{rng.getrandbits(32):08x}"
-        self.deployment = DeploymentSettings(plan.settings, registry, self.name, plan.hooks)
+        self.deployment = DeploymentSettings(plan.settings, registry, self.name, plan.hooks, owner)
         settings = self.deployment.now
         self.registry = registry
         self.news = news

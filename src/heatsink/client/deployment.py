@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Literal, get_type_hints
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from heatsink.errors import InvalidSetting, NotFound, Outdated
 from heatsink.primitives.checks import check_number, check_text, shown
 from heatsink.primitives.hooks import Hooks
-from heatsink.primitives.words import did_you_mean
+from heatsink.primitives.owner import Owner
 from heatsink.registry.registry import Registry
 from heatsink.registry.settings import (
     StoredSetting,
@@ -81,11 +82,14 @@ class DeploymentSettings:
         print(hs.settings.get("rules.shrink"))
     """
 
-    def __init__(self, local: Settings, registry: Registry, name: str, hooks: Hooks) -> None:
+    def __init__(
+        self, local: Settings, registry: Registry, name: str, hooks: Hooks, owner: Owner
+    ) -> None:
         self._local = local
         self._registry = registry
         self._name = name
         self._hooks = hooks
+        self._owner = owner
         self._now = local
         self._seen = -1
         self._warned: set[str] = set()
@@ -142,6 +146,7 @@ class DeploymentSettings:
         """
         _check_name(name)
         decision = unset_decision(name, check_text("reason", reason, REASON_MAX))
+        self._owner.check()
         await self._registry.publish([decision], term=None)
         return self.get(name)
 
@@ -171,6 +176,7 @@ class DeploymentSettings:
     async def _publish(self, values: Mapping[str, Any], reason: str, by: str) -> None:
         check_text("reason", reason, REASON_MAX)
         who = check_text("by", by or self._name, BY_MAX)
+        self._owner.check()
         now_ms = self._registry.now_ms()
         settings = (StoredSetting(name, of, who, now_ms, reason) for name, of in values.items())
         await self._registry.publish([set_decision(each) for each in settings], term=None)
@@ -230,7 +236,17 @@ def _check_name(name: str) -> None:
     if name.startswith(WEIGHT) and len(name) > len(WEIGHT):
         return
     if name not in setting_names():
-        raise NotFound(f"there is no setting {name!r}: {did_you_mean(name, setting_names())}")
+        raise NotFound(f"there is no setting {shown(name)}: {_meant(name)}")
+
+
+def _meant(name: str) -> str:
+    """Return the setting that was probably meant, or where all settings are listed."""
+    names = setting_names()
+    same_end = [each for each in names if each.rpartition(".")[2] == name]
+    near = same_end or get_close_matches(name, names, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return "`heatsink settings list`, or hs.settings.all() in Python, lists the settings"
 
 
 def _value(settings: Settings, name: str) -> Any:

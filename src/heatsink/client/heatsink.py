@@ -44,10 +44,6 @@ from .queue import Queue, once_in
 from .settings import Settings, WorkerOptions
 from .status import Status, status_of
 
-CLOSED = (
-    "this client is not open: use it inside `async with heatsink.connect(…)`, "
-    "or without asyncio inside `with heatsink.connect_sync(…)`"
-)
 NOT_WITH = (
     "this client needs `async with`: write `async with heatsink.connect(…) as hs:`, or use "
     "`with heatsink.connect_sync(…) as hs:` in code without asyncio"
@@ -109,14 +105,17 @@ class Heatsink:
 
         In a forked child the call does nothing, since the client belongs to the parent.
         """
-        if self._owner.is_forked:
+        if self._owner.is_forked or self._owner.is_closed:
             return
         if self._is_entered:
             self._owner.check()
         assembly, self._assembly = self._assembly, None
         if assembly is not None:
             self._plan.hooks.closing(self)
-            await assembly.close(assembly.backoff.deadline_s())
+            try:
+                await assembly.close(assembly.backoff.deadline_s())
+            finally:
+                self._owner.close()
         elif not self._is_entered:
             await self._plan.stores.close()
 
@@ -128,7 +127,7 @@ class Heatsink:
         """
         assembly = self._assembly
         if assembly is None or self._owner.is_forked:
-            raise self._owner.closed(CLOSED)
+            raise self._owner.closed()
         return assembly
 
     @property

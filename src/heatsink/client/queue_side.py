@@ -115,6 +115,7 @@ class QueueSide:
     async def close(self) -> None:
         if self.opened is not None:
             await self.opened.close()
+            self.opened.bulk.owner.close()
 
 
 class WorkersLoop:

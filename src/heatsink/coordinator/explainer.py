@@ -24,6 +24,8 @@ from heatsink.spread.policy import BucketRules, Culprit, suffers_from
 from .coordination import Coordination
 from .lease import CURE
 
+DECISIONS_SEARCHED = 100
+
 
 class Explanation(msgspec.Struct, frozen=True):
     """Why a key has its number of buckets, and how many queries a read takes. `print` shows it all.
@@ -64,6 +66,9 @@ class Explanation(msgspec.Struct, frozen=True):
     """Write units that this process has written to each bucket of the current layout."""
     cool_down_s: float | None = None
     """How long the load must stay low before the key gets fewer buckets; None if it never does."""
+    unpinned_ms: int | None = None
+    """When the last pin was withdrawn; None if the key is pinned, or the registry's log no longer
+    has it."""
 
     @property
     def buckets(self) -> int:
@@ -99,11 +104,11 @@ class Explanation(msgspec.Struct, frozen=True):
         if self.pin is not None and self.pin.value == self.buckets:
             spread = "pinned"
         elif self.buckets > 1:
-            spread = "unpinned" if self._was_pinned else "write-hot"
+            spread = "unpinned" if self.was_pinned else "write-hot"
         return ", ".join(filter(None, (spread, "read-hot" if self.near else "")))
 
     @property
-    def _was_pinned(self) -> bool:
+    def was_pinned(self) -> bool:
         """Whether the number of buckets comes from a pin that was withdrawn since."""
         decision = self.decision
         return self.pin is None and decision is not None and decision.reason.startswith(PINNED)
@@ -117,12 +122,14 @@ class Explanation(msgspec.Struct, frozen=True):
                 text += "; not in force yet" + (": there is no leader" if self.nobody_leads else "")
             return text
         if self.decision is not None:
-            return self._unpinned_words() if self._was_pinned else self.decision.reason
+            return self._unpinned_words() if self.was_pinned else self.decision.reason
         return "never write-hot: one bucket" if self.near else "never hot: one bucket"
 
     def _unpinned_words(self) -> str:
         assert self.decision is not None
         was = f"was pinned ({self.decision.reason.removeprefix(PINNED)}), then unpinned"
+        if self.unpinned_ms is not None:
+            was += f" at {_date(self.unpinned_ms)}"
         if self.buckets == 1:
             return f"{was}: its load decides"
         if self.cool_down_s is None:
@@ -218,7 +225,7 @@ class Explainer:
         heat = fleet.window.keys.get(key) if fleet else None
         found = await self.coordination.look_who_leads(deadline_s)
         view, rules = self.registry.view, self.coordination.rules
-        return Explanation(
+        found_out = Explanation(
             key=key,
             layout=layout,
             now_ms=self.registry.now_ms(),
@@ -236,6 +243,19 @@ class Explainer:
             near=self.near_keys.in_force().get(key),
             cool_down_s=rules.cool_down_after(len(layout.epochs)) if rules.shrink else None,
         )
+        if not found_out.was_pinned:
+            return found_out
+        return msgspec.structs.replace(
+            found_out, unpinned_ms=await self._unpinned_ms(key, deadline_s)
+        )
+
+    async def _unpinned_ms(self, key: str, deadline_s: float) -> int | None:
+        """Return when the key's last pin was withdrawn, if it is among the newest decisions."""
+        ask = partial(self.registry.history, DECISIONS_SEARCHED, None)
+        for entry in await self.backoff.call(ask, key, deadline_s):
+            if any(each.key == key and each.value is None for each in entry.pin_decisions):
+                return entry.decided_ms
+        return None
 
     def _store_can(self, layout: Layout, heat: KeyHeat, fleet: FleetHeat) -> str | None:
         culprit = suffers_from(heat, self.coordination.rules, layout.buckets)

@@ -1,5 +1,7 @@
 """The process and the event loop that a client belongs to; elsewhere its calls raise `Closed`.
 
+So do calls after the client was closed, also through parts that were taken from it before.
+
 A client holds connections, threads and tasks of the event loop that opened it. In another event
 loop, calls would wait for ever. A forked child has copies of the connections that no thread serves,
 and a copy of a store in memory that no other process sees.
@@ -15,6 +17,10 @@ from weakref import WeakSet
 
 from heatsink.errors import Closed
 
+CLOSED = (
+    "this client is not open: use it inside `async with heatsink.connect(…)`, "
+    "or without asyncio inside `with heatsink.connect_sync(…)`"
+)
 FORKED = (
     "this client was opened before a fork, and its connections and threads stayed in the parent: "
     "connect in the child, for example in gunicorn's post_fork or in the initializer of a "
@@ -37,6 +43,7 @@ class Owner:
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.is_forked = False
+        self.is_closed = False
         self.on_fork: list[Callable[[], object]] = []
         """Functions that a forked child calls to drop the client's state.
 
@@ -45,9 +52,10 @@ class Owner:
         self._thread = 0
 
     def check(self) -> None:
-        """Raise `Closed` in any event loop but the owning one, and in a forked child process.
+        """Raise `Closed` in any event loop but the owning one, or if the client was closed.
 
-        The first call makes the running event loop the owning one.
+        In a forked child process, raise `Closed` too. The first call makes the running event loop
+        the owning one.
         """
         if asyncio._get_running_loop() is not self.loop:
             self.settle()
@@ -66,7 +74,11 @@ class Owner:
         self.loop, self._thread = other.loop, other._thread
         _owners.add(self)
 
-    def closed(self, otherwise: str) -> Closed:
+    def close(self) -> None:
+        """Make all later checks raise `Closed`."""
+        self.loop, self.is_closed = None, True
+
+    def closed(self, otherwise: str = CLOSED) -> Closed:
         """The error for a client that is not open.
 
         Its text is about the fork in a forked child process, and otherwise `otherwise`.
@@ -74,8 +86,9 @@ class Owner:
         return Closed(FORKED if self.is_forked else otherwise)
 
     def check_process(self) -> None:
-        if self.is_forked:
-            raise Closed(FORKED)
+        """Raise `Closed` in a forked child process, and after the client was closed."""
+        if self.is_forked or self.is_closed:
+            raise self.closed()
 
     def check_thread(self) -> None:
         """Raise `Closed` in any thread but that of the owning event loop.

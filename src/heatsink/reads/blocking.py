@@ -22,7 +22,7 @@ from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 from heatsink.primitives.keys import check_key
-from heatsink.primitives.owner import Owner
+from heatsink.primitives.owner import CLOSED, Owner
 
 from .near_cache import (
     BATCH,
@@ -236,7 +236,7 @@ class BlockingReads:
         if self._owner is not None:
             self._owner.check_process()
         if self._is_closed:
-            raise Closed("the client of these reads was closed: connect again")
+            raise Closed(CLOSED)
 
     def close(self) -> None:
         """Drop all values; later calls raise `Closed`.

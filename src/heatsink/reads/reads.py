@@ -21,7 +21,7 @@ from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 from heatsink.primitives.keys import check_key
-from heatsink.primitives.owner import Owner
+from heatsink.primitives.owner import CLOSED, Owner
 from heatsink.primitives.subjects import AnyKey, Subject
 
 from .near_cache import (
@@ -286,7 +286,7 @@ class Reads:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Closed("the client of these reads was closed: connect again")
+            raise Closed(CLOSED)
 
     def close(self) -> None:
         """Cancel all loads. Their readers get `Closed`, and later calls raise `Closed`.

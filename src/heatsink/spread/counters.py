@@ -158,7 +158,7 @@ class Counters:
 
     def _check_age(self, time_ms: int) -> None:
         if time_ms < self._oldest_ms():
-            raise TokenExpired(f"token is older than {self._token_ttl_s:,.0f} s: use a new token")
+            raise TokenExpired.by(f"{self._token_ttl_s:,.0f} s")
 
 
 class BufferedCounters:

@@ -103,6 +103,17 @@ async def test_the_page_has_a_link_and_an_example_for_each_call(api: AsyncClient
             assert f"{command}</pre>" in page
 
 
+async def test_the_page_lists_the_fields_of_every_body(api: AsyncClient) -> None:
+    page = (await api.get("/docs")).text
+    sections = dict(re.findall(r'<h3 id="(\w+)">(.*?)</section>', page, re.DOTALL))
+    for route in ROUTES:
+        operation = document([route])["paths"][route.path][route.method.lower()]
+        for field in getattr(route.body, "__struct_fields__", ()):
+            assert f"<code>{field} (body)</code>" in sections[operation["operationId"]], field
+    assert "string or object with base64, required" in sections["post_conversations_key_messages"]
+    assert "another amount" in sections["post_counters_key"]
+
+
 @pytest.mark.parametrize(
     ("host", "address"),
     [("localhost:9000", "http://localhost:9000"), ("[::1]:80", "http://[::1]:80")],

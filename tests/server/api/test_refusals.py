@@ -13,7 +13,7 @@ from httpx import AsyncClient, Response
 
 from heatsink import Heatsink, errors
 from heatsink.errors import InvalidSetting
-from heatsink.server.api.problems import named
+from heatsink.server.api.problems import named, problem_of
 from heatsink.server.api.requests import RequestLimits, parse_token
 from heatsink.server.process import ServeSettings
 
@@ -218,6 +218,11 @@ async def test_every_error_of_the_library_has_a_status(
     answer = await api.post(MESSAGES, json={"body": "x"})
     check(answer, status, "key" if isinstance(error, errors.InvalidKey) else None)
     assert ("retry-after" in answer.headers) == (status in (429, 503))
+
+
+def test_a_long_detail_says_that_it_is_cut() -> None:
+    assert problem_of(errors.InvalidSetting("x" * 1_000)).detail == "x" * 1_000
+    assert problem_of(errors.InvalidSetting("x" * 1_001)).detail == "x" * 999 + "…"
 
 
 def test_no_error_of_the_library_is_a_mistake_of_ours() -> None:

@@ -14,6 +14,8 @@ from heatsink.primitives.clock import Clock
 GROWTH = 1.2  # per second: how fast a viral conversation grows
 PACE_S = 0.01
 CATCH_UP_S_MAX = 0.2
+CATCH_UP = 1.25  # times the rate: how fast missed calls are made up for
+BURST_S_MAX = 0.05
 PEAK = (100, 20_000)
 LIMIT = (10, 20_000)
 PEAK_DEFAULT = 4_000  # at size 1
@@ -190,8 +192,9 @@ class TrafficPlan(msgspec.Struct, frozen=True):
 class Pacer:
     """Offers calls when they are due, without waiting for earlier calls, as a crowd does.
 
-    After a stall, the pacer makes up for at most CATCH_UP_S_MAX seconds and skips all other missed
-    calls. So a busy machine offers fewer calls than are due.
+    After a stall, the pacer makes up for at most CATCH_UP_S_MAX seconds, and skips all other missed
+    calls. So a busy machine offers fewer calls than are due. The pacer makes up for missed calls at
+    CATCH_UP times the rate: a crowd does not send them all in one moment.
     """
 
     def __init__(self, traffic: Traffic, clock: Clock) -> None:
@@ -210,8 +213,9 @@ class Pacer:
         while second < self._traffic.seconds:
             await self._clock.sleep(PACE_S)
             rate, now = self._traffic.rate_at(second), self.second
-            owed += rate * min(now - second, CATCH_UP_S_MAX)
-            second = now
-            offer(int(owed))
-            self.offered += int(owed)
-            owed -= int(owed)
+            passed_s, second = now - second, now
+            owed = min(owed + rate * passed_s, max(rate * CATCH_UP_S_MAX, 1.0))
+            calls = int(min(owed, max(CATCH_UP * rate * min(passed_s, BURST_S_MAX), 1.0)))
+            offer(calls)
+            self.offered += calls
+            owed -= calls

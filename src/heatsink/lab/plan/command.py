@@ -13,6 +13,7 @@ import msgspec
 from heatsink.emulator.capacity.limits import TableCapacity
 from heatsink.errors import InvalidSetting
 from heatsink.lab.commands import check_page, next_free, show
+from heatsink.primitives.words import counted
 from heatsink.server.commands.configuration import Number, WholeRange, config_option
 from heatsink.server.commands.progress import progress_bar
 
@@ -214,6 +215,7 @@ def plan(
     page = out or next_free(Path("plan.html"))
     if not as_json:
         check_page(page)
+        click.echo(_announced(source, len(chosen)), err=True)
     with progress_bar() as bar:
         task = bar.add_task("replaying", total=1.0)
         found = replay(
@@ -244,6 +246,19 @@ def _trace(ctx: click.Context, path: Path | None, options: dict[str, Any]) -> Tr
         return SyntheticTrace(load, options["requests"], options["seed"], options["shape"])
     load = SyntheticLoad(**{name: options[name] for name in OF_A_LOAD if name != "shape"})
     return SyntheticTrace(load, options["requests"], options["seed"])
+
+
+def _announced(source: Trace, remedies: int) -> str:
+    """Return what the command is about to do: it may take minutes."""
+    under = f"replaying it on virtual time under {counted(remedies, 'remedy', 'remedies')}"
+    if not isinstance(source, SyntheticTrace):
+        return f"{source.name}: {under}. Ctrl-C stops it."
+    load = source.load
+    text = (
+        f"No TRACE, so plan generates a load: {load.hours:g} h, {load.peak:,g} requests/s at the "
+        f"peak, {counted(load.keys, 'key')}; {under}. Ctrl-C stops it."
+    )
+    return text if source.weight == 1 else f"{text} Quicker and coarser: --requests 100000"
 
 
 def _refuse(names: list[str], why: str) -> None:

@@ -266,7 +266,7 @@ class SyntheticTrace:
     ) -> None:
         self.name = name
         self.weight = ceil(load.total / check_whole("requests", requests_max, 1_000, 10**9))
-        self._load = load
+        self.load = load
         self._seed = seed
         self._done = 0.0
 
@@ -274,7 +274,7 @@ class SyntheticTrace:
         return self._done
 
     def requests(self) -> Iterator[TraceRequest]:
-        load, begin_s = self._load, self._load.start_s
+        load, begin_s = self.load, self.load.start_s
         end_s = begin_s + load.hours * 3_600
         keys, second = Zipf(load.keys, load.skew), begin_s
         rate, weight, read_share, size = load.rate, self.weight, load.read_share, load.item_bytes

@@ -5,12 +5,13 @@ The page works without scripts and loads nothing from other servers.
 
 from __future__ import annotations
 
+import json
 from html import escape
 from typing import Any
 
 from heatsink import errors
 
-from .problems import TITLES, UNKNOWN_TOKEN, anchor, named
+from .problems import MEDIA_TYPE, TITLES, UNKNOWN_TOKEN, anchor, named
 
 TOPICS = {
     "/v1/conversations": "Conversations",
@@ -51,6 +52,7 @@ BODIES = {
     "put_queue_partitions_partition_pin": '{"workers": 8, "reason": "slow items"}',
 }
 """By operation. A call without a body needs none."""
+ITEMS = {"application/json": "an array of items", "application/x-ndjson": "one item per line"}
 
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif;
@@ -111,6 +113,7 @@ def docs_page(described: dict[str, Any]) -> str:
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             topics[_topic(path)].append((method, path, operation))
+    schemas = described["components"]["schemas"]
     return PAGE.format(
         title=escape(described["info"]["title"]),
         version=escape(described["info"]["version"]),
@@ -118,7 +121,7 @@ def docs_page(described: dict[str, Any]) -> str:
         style=STYLE,
         links="".join(f"<p>{topic}</p>{_links(calls)}" for topic, calls in topics.items()),
         topics="".join(
-            f"<h2>{topic}</h2>{''.join(_operation(*call) for call in calls)}"
+            f"<h2>{topic}</h2>{''.join(_operation(*call, schemas) for call in calls)}"
             for topic, calls in topics.items()
         ),
         problems="\n".join(_problems()),
@@ -152,15 +155,15 @@ def example(method: str, path: str, operation: dict[str, Any]) -> str:
     return " ".join([*words, f"{SERVER}{path}"])
 
 
-def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     rows = [
         _row(f"{part['name']} ({part['in']})", part.get("description") or _kind(part["schema"]))
         for part in operation["parameters"]
     ]
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
-        rows.append(_row("body", f"{media_type}: {_kind(content['schema'])}"))
+        rows += _body_rows(media_type, content["schema"], schemas)
     rows += [
-        _row(status, f"{answer['description']}: {_answers(answer)}")
+        _row(status, f"{answer['description']}{_answers(answer, schemas)}")
         for status, answer in operation["responses"].items()
         if int(status) < 300 or status in ("404", "409", "410", "422")
     ]
@@ -173,20 +176,52 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     )
 
 
+def _body_rows(media_type: str, schema: dict[str, Any], schemas: dict[str, Any]) -> list[str]:
+    """Return a row for the body, and one for each of its fields."""
+    whole = schemas[_kind(schema)] if "$ref" in schema else schema
+    fields = whole.get("properties", {})
+    about = whole.get("description", "an object" if fields else ITEMS[media_type])
+    rows = [_row("body", f"{media_type}: {about}")]
+    needed = whole.get("required", [])
+    for name, field in fields.items():
+        use = "required" if name in needed else f"default {json.dumps(field.get('default'))}"
+        text = f"{_kind(field, schemas)}, {use}"
+        about = _about(field)
+        rows.append(_row(f"{name} (body)", f"{text}. {about}" if about else text))
+    return rows
+
+
+def _about(schema: dict[str, Any]) -> str:
+    """Return the description of a field, which may stand in one of several alternatives."""
+    found = [schema, *schema.get("anyOf", [])]
+    return next((each["description"] for each in found if "description" in each), "")
+
+
 def _row(name: str, text: str) -> str:
     head = f'<th scope="row"><code>{escape(name)}</code></th>'
     return f"<tr>{head}<td>{escape(text)}</td></tr>"
 
 
-def _answers(answer: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{kind} {_kind(content['schema'])}" for kind, content in answer["content"].items()
+def _answers(answer: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """Return what the response holds, in words. All problems hold the same."""
+    held = (
+        f"{kind}, {_kind(content['schema'], schemas)}"
+        for kind, content in answer["content"].items()
+        if kind != MEDIA_TYPE.decode()
     )
+    return "".join(f": {each}" for each in held)
 
 
-def _kind(schema: dict[str, Any]) -> str:
+def _kind(schema: dict[str, Any], schemas: dict[str, Any] | None = None) -> str:
+    """Return the kind of a value in words. With `schemas`, an object is shown by its fields."""
     if "$ref" in schema:
-        return str(schema["$ref"].rsplit("/", 1)[1])
+        name = str(schema["$ref"].rsplit("/", 1)[1])
+        fields = schemas[name].get("properties") if schemas else None
+        return f"object with {', '.join(fields)}" if fields else name
+    if "anyOf" in schema:
+        return " or ".join(_kind(each, schemas) for each in schema["anyOf"])
+    if schema.get("type") == "array" and isinstance(schema.get("items"), dict) and schemas:
+        return f"array of {_kind(schema['items'], schemas)}"
     if "enum" in schema:
         return " or ".join(map(str, schema["enum"]))
     return str(schema.get("type", "any JSON"))

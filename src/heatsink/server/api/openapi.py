@@ -123,7 +123,8 @@ class _Maker:
         }
         problem = {MEDIA_TYPE.decode(): {"schema": self._schemas[id(Problem)]}}
         for status in _refusals(route):
-            made.setdefault(str(status), {"description": MEANINGS[status], "content": {}})
+            meaning = route.problems.get(status) or MEANINGS[status]
+            made.setdefault(str(status), {"description": meaning, "content": {}})
             made[str(status)]["content"] = {**made[str(status)]["content"], **problem}
         return made
 

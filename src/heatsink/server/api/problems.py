@@ -13,7 +13,7 @@ from heatsink.primitives.validation import what_is_wrong
 from .shapes import Problem
 
 MEDIA_TYPE = b"application/problem+json"
-DETAIL_MAX = 500
+DETAIL_MAX = 1_000
 TITLES = {
     400: "Bad request",
     401: "A token is needed",
@@ -87,7 +87,9 @@ def _malformed(error: msgspec.MsgspecError) -> Problem:
 
 
 def _made(status: int, title: str, detail: str, field: str | None) -> Problem:
-    return Problem(f"/docs#{anchor(title)}", title, status, detail[:DETAIL_MAX], field)
+    if len(detail) > DETAIL_MAX:
+        detail = f"{detail[: DETAIL_MAX - 1]}…"
+    return Problem(f"/docs#{anchor(title)}", title, status, detail, field)
 
 
 def _words(name: str) -> str:

@@ -134,7 +134,8 @@ class Route:
     """A route of the API: method, path, handler and rules. With `scope` None anyone may call it.
 
     With `stream` the body is read, or the response sent, in pieces. `statuses` are the codes of
-    success. `problems` are the codes of errors beyond those that every call can have. Browsers and
+    success. `problems` are the codes of errors beyond those that every call can have; the text says
+    what such an error means here, and is empty if it means the same in every call. Browsers and
     CDNs may cache `absorbed` reads for a moment. `audited` calls are logged.
     """
 
@@ -147,7 +148,7 @@ class Route:
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
     statuses: tuple[int, ...] = (200,)
-    problems: tuple[int, ...] = ()
+    problems: Mapping[int, str] = field(default_factory=dict)
     media_type: str = "application/json"
     body_types: tuple[str, ...] = ("application/json",)
     stream: bool = False

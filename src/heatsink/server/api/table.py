@@ -35,7 +35,7 @@ DATA = (
         shapes.Appended,
         body=shapes.NewMessage,
         statuses=(201, 200),
-        problems=(409,),
+        problems={409: "The id was used before with another body, or its message was deleted"},
     ),
     read(
         MESSAGES,
@@ -50,7 +50,7 @@ DATA = (
         conversations.get,
         "One message.",
         shapes.Message,
-        problems=(404,),
+        problems={404: ""},
         absorbed=True,
     ),
     write(
@@ -59,7 +59,10 @@ DATA = (
         "Add to a counter, once per token.",
         shapes.Added,
         body=shapes.Add,
-        problems=(409, 410),
+        problems={
+            409: "The token was used before with another amount",
+            410: "The token is older than tokens are remembered: nothing was added",
+        },
     ),
     read(
         COUNTER,
@@ -91,7 +94,7 @@ DATA = (
         shapes.Posted,
         body=shapes.NewMessage,
         statuses=(201,),
-        problems=(409,),
+        problems={409: "The id was used before with another body, or its post was deleted"},
     ),
     read(
         TIMELINE + "/home",
@@ -106,7 +109,15 @@ DATA = (
 
 def _steering(verb: str, summary: str, change: Any) -> Route:
     return write(
-        f"{BATCH}/{verb}", bulk.steer(change), summary, Progress, problems=(404, 409), audited=True
+        f"{BATCH}/{verb}",
+        bulk.steer(change),
+        summary,
+        Progress,
+        problems={
+            404: "",
+            409: "The state of the batch does not allow this change",
+        },
+        audited=True,
     )
 
 
@@ -121,21 +132,21 @@ BULK = (
         query=shapes.BulkQuery,
         body_types=(bulk.ARRAY, bulk.LINES),
         statuses=(202,),
-        problems=(408, 422),
+        problems={408: "", 422: ""},
         stream=True,
         audited=True,
     ),
     read(
         "/v1/bulk", bulk.show_all, "The newest batches.", shapes.Batches, query=shapes.BatchesQuery
     ),
-    read(BATCH, bulk.show, "The progress of a batch.", Progress, problems=(404,)),
+    read(BATCH, bulk.show, "The progress of a batch.", Progress, problems={404: ""}),
     read(
         BATCH + "/failures",
         bulk.failures,
         "The items that failed and are not retried, one per line.",
         Failure,
         query=shapes.FailuresQuery,
-        problems=(404,),
+        problems={404: ""},
         media_type=bulk.LINES,
         stream=True,
     ),
@@ -243,7 +254,7 @@ OPERATIONS = (
         operations.setting,
         "One setting in force.",
         shapes.SettingLine,
-        problems=(404,),
+        problems={404: ""},
     ),
     Route(
         "PUT",
@@ -253,7 +264,7 @@ OPERATIONS = (
         shapes.SettingLine,
         scope="admin",
         body=shapes.NewSetting,
-        problems=(404,),
+        problems={404: ""},
         audited=True,
     ),
     Route(
@@ -263,7 +274,7 @@ OPERATIONS = (
         "Remove a setting of the deployment: each process uses its own value or the default again.",
         shapes.SettingLine,
         scope="admin",
-        problems=(404,),
+        problems={404: ""},
         audited=True,
     ),
     read(
@@ -280,7 +291,7 @@ OPERATIONS = (
         shapes.Done,
         scope="admin",
         body=shapes.WorkerPin,
-        problems=(404,),
+        problems={404: ""},
         audited=True,
     ),
 )

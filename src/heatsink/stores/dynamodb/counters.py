@@ -79,7 +79,7 @@ class DynamoCounters:
         if failed.codes[1] == FAILED:
             share = failed.items[1] or await self._table.get(key(partition, SHARE), True) or {}
             if integer(share, "sealed") > time_ms:
-                raise TokenExpired("this token is too old to be checked: use a new one")
+                raise TokenExpired.by("tokens are remembered")
             if failed.codes[0] != FAILED:
                 raise past_the_bound(amount)
         record = failed.items[0] or await self._table.get(key(partition, TOKEN + token), True)

@@ -131,7 +131,7 @@ class _Share:
 
     def check_open(self, time_ms: int) -> None:
         if time_ms < self.sealed_ms:
-            raise TokenExpired("this token is too old to be checked: use a new one")
+            raise TokenExpired.by("tokens are remembered")
 
     def seal(self, before_ms: int) -> None:
         self.sealed_ms = max(self.sealed_ms, before_ms)

@@ -104,7 +104,7 @@ def _sum(numbers: sqlite3.Cursor) -> int:
 
 def _check_open(share: Total, time_ms: int) -> None:
     if time_ms < share.sealed_ms:
-        raise TokenExpired("this token is too old to be checked: use a new one")
+        raise TokenExpired.by("tokens are remembered")
 
 
 def _write_value(connection: sqlite3.Connection, partition: str, value: int) -> None:

@@ -11,8 +11,8 @@ const MEASURING = "Loading: a rate needs two looks at the counts, a second apart
 const LOOK_MS = 1_000;
 const HOUR_MS = 3_600_000;
 const NO_KEYS = [
-  "No key has enough traffic to be reported. Write to one: ",
-  h("code", {}, `curl --json '{"body": "hey"}' ${location.origin}/v1/conversations/conv_1/messages`),
+  "No key has a tenth of the load that a bucket takes, so none is listed. Send 3,000 writes to one, and watch it get buckets: ",
+  h("code", {}, `curl -sZ -o /dev/null -H 'content-type: application/json' -d '{"body": "hey"}' '${location.origin}/v1/conversations/conv_1/messages#[1-3000]'`),
 ];
 
 export function makeKeys(app) {
