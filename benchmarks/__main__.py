@@ -125,6 +125,9 @@ def report(results: list[Result]) -> None:
     print(f"\n{sum(judged)} of {len(judged)} targets met, {load}. Details: artifacts/bench.json")
 
 
+INTERRUPTED = 130
+
+
 def main() -> int:
     chosen = options()
     if chosen.list:
@@ -144,4 +147,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

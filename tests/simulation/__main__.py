@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import Pool
 from os import cpu_count
 
 from tests.bulk.simulation.world import simulate as simulate_bulk
@@ -36,6 +37,8 @@ RUNS: dict[str, Callable[[int], object]] = {
     "cured-fleet": simulate_cure_of_a_fleet,
     "fleets": fleets.simulate,
 }
+REPORTED = 20  # seeds
+INTERRUPTED = 130
 VIOLATIONS = (Violation, reads.Violation, timelines.Violation, fleets.Violation)
 
 
@@ -54,6 +57,11 @@ def play(seed: int, names: list[str]) -> tuple[str | None, set[str]]:
     return None, happened
 
 
+def ignore_interrupts() -> None:
+    """A terminal sends Ctrl-C to all processes: only the first one shall act on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds to run")
@@ -64,14 +72,14 @@ def main() -> int:
     play_seed = partial(play, names=[options.of] if options.of else list(RUNS))
     failures = 0
     seeds_with: Counter[str] = Counter()
-    with ProcessPoolExecutor(cpu_count()) as pool:
-        results = pool.map(play_seed, seeds, chunksize=4)
+    with Pool(cpu_count(), ignore_interrupts) as pool:  # its processes end with the block
+        results = pool.imap(play_seed, seeds, chunksize=4)
         for done, (failure, happened) in enumerate(results, start=1):
             seeds_with.update(happened)
             if failure:
                 failures += 1
                 print(failure)
-            if done % 100 == 0:
+            if done % REPORTED == 0:
                 print(f"{done} of {len(seeds)} seeds, {failures} with a violation", flush=True)
     for event, number in seeds_with.most_common():
         print(f"{number:6} seeds with {event}")
@@ -80,4 +88,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

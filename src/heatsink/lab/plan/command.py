@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import R_OK, access
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -215,7 +216,8 @@ def plan(
     page = out or next_free(Path("plan.html"))
     if not as_json:
         check_page(page)
-        click.echo(_announced(source, len(chosen)), err=True)
+        if trace is None or access(trace, R_OK):
+            click.echo(_announced(source, len(chosen)), err=True)
     with progress_bar() as bar:
         task = bar.add_task("replaying", total=1.0)
         found = replay(

@@ -39,13 +39,19 @@ READY = b"ready"
 def start_tied(command: Sequence[str | Path], folder: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start a command in `folder`, with its output in `log`.
 
-    The command is killed when this process ends.
+    The command is killed when this process ends. Ctrl-C in a terminal does not reach it: this
+    process may still need the server while it ends.
     """
     words = [str(word) for word in command]
     tied = [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *words]
     with log.open("ab") as output:
         return subprocess.Popen(  # noqa: S603 - the command is ours
-            tied, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            tied,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
 
 
