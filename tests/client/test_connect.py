@@ -39,7 +39,7 @@ def id_at(clock_s: float) -> Any:
     ("url", "complaint"),
     [
         ("", "names no store"),
-        ("redis://x", "names no store"),
+        ("redis://x", "names no store: .*; a Redis carries news and bulk actions: news="),
         ("sqlite:chat.db", "write sqlite:///chat.db"),
         ("sqlite:/chat.db", r"write sqlite:////chat\.db .*or sqlite:///chat\.db"),
         ("sqlite://chat.db", "write sqlite:///chat.db"),

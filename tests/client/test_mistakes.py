@@ -60,7 +60,7 @@ CALLS: dict[str, tuple[Callable[[Heatsink], Any], str]] = {
     ),
     "text as an id": (
         lambda hs: hs.log.get("k", "abc"),
-        r"id must be a uuid.UUID .version 7., not 'abc': make it with uuid.UUID\(text\)",
+        r"id must be a uuid.UUID .version 7., not 'abc': this is not the text of a UUID",
     ),
     "a load that is no function": (
         lambda hs: hs.reads.get("k", 5),  # type: ignore[arg-type]
@@ -191,6 +191,23 @@ def test_a_blocking_load_must_be_a_plain_function(blocking: BlockingHeatsink) ->
     with pytest.raises(InvalidSetting, match="load must be a function without parameters, not 5"):
         blocking.reads.get("k", 5)  # type: ignore[arg-type]
     assert blocking.reads.get("k", lambda: 7) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"settings": ["rules.shrink"]}, "settings must be a Mapping, not .'rules.shrink'."),
+        ({"clock": datetime}, r"clock must be like SystemClock\(\), not <module"),
+    ],
+)
+def test_a_wrong_option_is_named(options: Any, complaint: str) -> None:
+    with pytest.raises(InvalidSetting, match=complaint):
+        connect("memory://", **options)
+
+
+async def test_a_client_is_not_awaited() -> None:
+    with pytest.raises(InvalidInput, match=r"is not awaited: write `async with heatsink\.connect"):
+        await connect("memory://")  # type: ignore[misc]
 
 
 def test_the_blocking_client_names_its_own_cure() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Unpack
 
-from heatsink.errors import Misconfigured
+from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.primitives.chance import fresh_random
-from heatsink.primitives.checks import check_kind, check_names
+from heatsink.primitives.checks import check_kind, check_names, shown
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import Hook, Hooks
 from heatsink.primitives.words import pip_install
@@ -52,6 +52,10 @@ def connect(
     """
     clock, rng = clock or SystemClock(), rng or fresh_random()
     check_kind("rng", rng, Random)
+    if not hasattr(clock, "monotonic_s"):
+        raise InvalidSetting(f"clock must be like SystemClock(), not {shown(clock)}", field="clock")
+    if settings is not None:
+        check_kind("settings", settings, Mapping)
     if queue is not None:
         check_kind("queue", queue, str)
     if limit is not None:

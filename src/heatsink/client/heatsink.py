@@ -48,6 +48,7 @@ NOT_WITH = (
     "this client needs `async with`: write `async with heatsink.connect(…) as hs:`, or use "
     "`with heatsink.connect_sync(…) as hs:` in code without asyncio"
 )
+NOT_AWAIT = "connect() is not awaited: write `async with heatsink.connect(…) as hs:`"
 REASON_MAX = 500
 HEAT_MAX = 10**12
 HOTTEST_MAX = 1_000
@@ -99,6 +100,9 @@ class Heatsink:
             raise InvalidInput(NOT_WITH)
 
         def __exit__(self, *_: object) -> None: ...
+
+        def __await__(self) -> Never:
+            raise InvalidInput(NOT_AWAIT)
 
     async def close(self) -> None:
         """Stop the background work and give up the leader's lease, if the store answers.

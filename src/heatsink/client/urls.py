@@ -18,6 +18,7 @@ EXAMPLES = (
     "memory://, sqlite:///chat.db (sqlite:////absolute/path.db) or "
     "dynamodb://messages?region=eu-west-1"
 )
+REDIS_IS_NONE = "; a Redis carries news and bulk actions: news=… (--news), queue=… (--queue)"
 Opener = Callable[[SplitResult, Clock, bool], Stores]
 
 
@@ -38,8 +39,9 @@ def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
             f"url {shown(shown_url(url))} cannot be read: use {EXAMPLES}", field="url"
         ) from None
     if opener is None:
+        hint = REDIS_IS_NONE if parts.scheme.startswith(("redis", "valkey")) else ""
         raise InvalidSetting(
-            f"url {shown_url(url)[:80]!r} names no store: use {EXAMPLES}", field="url"
+            f"url {shown_url(url)[:80]!r} names no store: use {EXAMPLES}{hint}", field="url"
         )
     if parts.scheme == "sqlite":
         check_slashes("url", url)

@@ -54,6 +54,14 @@ class IdScheme(Protocol):
         """An id made of its time, a counter of 42 bits and a random tail of 32 bits."""
 
 
+def _cure(text: str) -> str:
+    try:
+        UUID(text)
+    except ValueError:
+        return ": this is not the text of a UUID. Take receipt.id, or leave it out of a write"
+    return ": make it with uuid.UUID(text)"
+
+
 @dataclass(frozen=True)
 class Uuid7:
     """UUID version 7 (RFC 9562), as `uuid.UUID`."""
@@ -62,7 +70,7 @@ class Uuid7:
 
     def raw(self, value: object) -> bytes:
         if not isinstance(value, UUID):
-            cure = ": make it with uuid.UUID(text)" if isinstance(value, str) else ""
+            cure = _cure(value) if isinstance(value, str) else ""
             raise InvalidId(f"id must be a uuid.UUID (version 7), not {shown(value)}{cure}")
         if value.version != 7:
             raise InvalidId(
@@ -78,7 +86,10 @@ class Uuid7:
         try:
             return UUID(text)
         except ValueError:
-            raise InvalidId(f"id {text[:40]!r} is not a UUID: expected version 7") from None
+            raise InvalidId(
+                f"id {text[:40]!r} is not a UUID of version 7: take the id of an earlier answer, "
+                "or leave it out of a write"
+            ) from None
 
     def time_ms(self, raw: bytes) -> int:
         return int.from_bytes(raw[:6], "big")

@@ -60,7 +60,8 @@ def what_is_wrong(error: msgspec.ValidationError, kind: Any = None) -> tuple[str
 
 def _must_be(said: str, expected: inspect.Type | None) -> str:
     if (wrong := _KIND.fullmatch(said)) is not None:
-        return f"must be {_kind(wrong[1])}, not {_kind(wrong[2])}"
+        was = "one with decimals" if wrong.groups() == ("int", "float") else _kind(wrong[2])
+        return f"must be {_kind(wrong[1])}, not {was}"
     if (bound := _BOUND.fullmatch(said)) is not None:
         return f"must be {_kind(bound[1])} {_BOUNDS[bound[2]]} {_number(bound[3])}"
     if (length := _LENGTH.fullmatch(said)) is not None:

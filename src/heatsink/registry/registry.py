@@ -25,6 +25,7 @@ from heatsink.errors import (
     WrongIncarnation,
 )
 from heatsink.primitives.clock import Clock, now_ms
+from heatsink.primitives.words import duration
 
 from . import closed_time as rules
 from .closed_time import AHEAD_MS_MAX, RENEW_S, Timekeeper
@@ -349,9 +350,8 @@ class Registry:
             ahead_ms = time_ms - self.view.horizon_ms
             is_future = ahead_ms > FUTURE_MS_MAX and time_ms > self.now_ms() + FUTURE_MS_MAX
             if is_future and not self.time.doubt:
-                raise InvalidId(
-                    f"id is {ahead_ms / 1000:.1f} s from the future: check the clock that made it"
-                )
+                ahead = duration(ahead_ms / 1000)
+                raise InvalidId(f"id is {ahead} from the future: check the clock that made it")
             pause_s = min(max(ahead_ms / 1000, 0.01), FOLLOW_S)
             if self._clock.monotonic_s() + pause_s >= deadline_s:
                 cause = self.time.doubt or "the registry's closed time does not advance: retry"

@@ -103,8 +103,8 @@ def test_a_wrong_line_is_refused_by_its_number_and_field(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "line 1: it must name the columns time, key, operation, bytes"),
-        ("time,key,op,bytes\n", "operation not found"),
+        ("", "line 1: the header must name time, key, operation, bytes"),
+        ("time,key,op,bytes\n", "it lacks operation"),
         (HEADER.encode() + b"1,\xff,read,1\n", "it is not UTF-8"),
         (HEADER + '1,"a,read,1\n', "it is not CSV"),
         (gzip.compress(HEADER.encode() + b"1,a,read,1\n" * 99)[:-9], "gzip data is cut off"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import R_OK, access
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -216,10 +215,10 @@ def plan(
     page = out or next_free(Path("plan.html"))
     if not as_json:
         check_page(page)
-        if trace is None or access(trace, R_OK):
+        if isinstance(source, SyntheticTrace):
             click.echo(_announced(source, len(chosen)), err=True)
     with progress_bar() as bar:
-        task = bar.add_task("replaying", total=1.0)
+        task = bar.add_task(f"replaying {source.name}", total=1.0)
         found = replay(
             source, settings, options["seed"], chosen, lambda done: bar.update(task, completed=done)
         )
@@ -250,15 +249,13 @@ def _trace(ctx: click.Context, path: Path | None, options: dict[str, Any]) -> Tr
     return SyntheticTrace(load, options["requests"], options["seed"])
 
 
-def _announced(source: Trace, remedies: int) -> str:
-    """Return what the command is about to do: it may take minutes."""
-    under = f"replaying it on virtual time under {counted(remedies, 'remedy', 'remedies')}"
-    if not isinstance(source, SyntheticTrace):
-        return f"{source.name}: {under}. Ctrl-C stops it."
+def _announced(source: SyntheticTrace, remedies: int) -> str:
+    """Return what the command is about to do without a trace: it may take minutes."""
     load = source.load
     text = (
         f"No TRACE, so plan generates a load: {load.hours:g} h, {load.peak:,g} requests/s at the "
-        f"peak, {counted(load.keys, 'key')}; {under}. Ctrl-C stops it."
+        f"peak, {counted(load.keys, 'key')}. It replays the load on virtual time under "
+        f"{counted(remedies, 'remedy', 'remedies')}."
     )
     return text if source.weight == 1 else f"{text} Quicker and coarser: --requests 100000"
 

@@ -144,8 +144,8 @@ class CsvTrace:
         names = [name.strip().lower().lstrip("\ufeff") for name in header]
         missing = [name for name in COLUMNS if name not in names]
         if missing:
-            columns = f"it must name the columns {', '.join(COLUMNS)}"
-            raise self._wrong(1, f"{columns}; {', '.join(missing)} not found")
+            lacks = "" if len(missing) == len(COLUMNS) else f"; it lacks {', '.join(missing)}"
+            raise self._wrong(1, f"the header must name {', '.join(COLUMNS)}{lacks}")
         return [names.index(name) for name in COLUMNS]
 
 

@@ -379,7 +379,12 @@ async def stream_body(receive: Receive, limits: RequestLimits) -> AsyncIterator[
 
 def check_size(size: int, limit: int) -> None:
     if size > limit:
-        raise Refusal(413, f"the body is larger than {limit:,} bytes", "body", CLOSE)
+        raise Refusal(
+            413,
+            f"the body is larger than {limit:,} bytes: split it, or raise the server's --limit",
+            "body",
+            CLOSE,
+        )
 
 
 def read_json(decode: Callable[[bytes], Value], data: bytes) -> Value:

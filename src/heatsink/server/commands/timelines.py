@@ -52,7 +52,7 @@ def explain(author: str, server: str, token: str | None, as_json: bool) -> None:
 
 @timelines.command()
 @click.argument("author")
-@click.argument("mode", type=click.Choice(["push", "pull"]))
+@click.argument("mode", metavar="MODE", type=click.Choice(["push", "pull"]))
 @click.option(
     "--reason",
     type=Word('Say why, as in --reason "on television tonight".'),

@@ -311,7 +311,11 @@ def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _not_opened(file: Path, error: Exception) -> Unavailable:
-    cure = ": check the path, or name a new file" if "not a database" in str(error) else ""
+    cures = {
+        "not a database": ": check the path, or name a new file",
+        "unable to open": ": check that you may write to the file and its folder",
+    }
+    cure = next((cure for part, cure in cures.items() if part in str(error)), "")
     return Unavailable(f"cannot open {str(file)!a} as a SQLite database: {error}{cure}")
 
 
