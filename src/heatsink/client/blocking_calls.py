@@ -612,7 +612,7 @@ class BlockingDeploymentSettings:
     Names are paths into `heatsink.Settings`, such as `rules.buckets_max`, and
     `bulk.weights.TENANT`. A change is in force in every process within a second::
 
-        hs.settings.set("rules.shrink", False, reason="N is a high-water mark here")
+        hs.settings.set("rules.shrink", False, reason="never fewer buckets")
         print(hs.settings.get("rules.shrink"))
     """
 

@@ -78,7 +78,7 @@ class DeploymentSettings:
     Names are paths into `heatsink.Settings`, such as `rules.buckets_max`, and
     `bulk.weights.TENANT`. A change is in force in every process within a second::
 
-        await hs.settings.set("rules.shrink", False, reason="N is a high-water mark here")
+        await hs.settings.set("rules.shrink", False, reason="never fewer buckets")
         print(hs.settings.get("rules.shrink"))
     """
 

@@ -27,7 +27,10 @@ class NearDecisions:
 
 
 class NearWatch:
-    """Decides which keys are near, once for each complete window that `KeyWatch` has observed."""
+    """Decides which keys every process caches.
+
+    It decides once for each complete window that `KeyWatch` has observed.
+    """
 
     def __init__(
         self,

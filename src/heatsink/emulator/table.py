@@ -60,7 +60,7 @@ class Backfill:
         self._walk = walk
 
     def step(self) -> bool:
-        """Add some items. Returns True, and the index is active, once it has them all."""
+        """Add the next items to the index. Return whether it has all items and is active now."""
         if not self._walk.is_done:
             for key, row in self._walk.step(BACKFILLED_AT_ONCE):
                 change = change_of(self.index, key, None, row)

@@ -228,7 +228,10 @@ class SoleStore(Protocol):
         """
 
     async def reset(self, meta: Meta, snapshot: Snapshot, opened: list[str]) -> None:
-        """Replace the registry and unseal the counter shares `opened`, in one transaction."""
+        """Replace the registry, and let the counter shares `opened` accept adds again.
+
+        Both happen in one transaction.
+        """
 
 
 class Reset(msgspec.Struct, frozen=True):

@@ -463,7 +463,9 @@ def _check_name(field: str, value: object) -> str:
 def _check_pair(user: str, author: str) -> None:
     _check_name("user", user)
     if _check_name("author", author) == user:
-        raise InvalidSetting("author must be another name than user", field="author")
+        raise InvalidSetting(
+            "author must not be the user: nobody follows themselves", field="author"
+        )
 
 
 def _pair(pair: object, number: int) -> tuple[str, str]:

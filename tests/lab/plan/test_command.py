@@ -102,9 +102,12 @@ def test_the_command_on_the_page_gives_the_same_page(tmp_path: Path) -> None:
         ((*SMALL, "--out", "/nowhere/plan.html"), "cannot be written"),
         (
             ("--peak", "1e9", "--hours", "0.01", "--requests", "1000"),
-            "partitions, and a plan can have 10,000: plan one key in",
+            "partitions, but a plan can have at most 10,000. Plan a part of the load",
         ),
-        ((*SMALL, "--write-capacity", "1e9", "--read-capacity", "1"), "plan one key in 101 "),
+        (
+            (*SMALL, "--write-capacity", "1e9", "--read-capacity", "1"),
+            "keep one key in 101 of TRACE",
+        ),
     ],
 )
 def test_what_cannot_be_is_an_error_in_one_line(arguments: tuple[str, ...], said: str) -> None:

@@ -174,7 +174,7 @@ async def test_the_field_is_named_by_the_librarys_own_refusals_too(api: AsyncCli
     check(await api.post("/v1/timelines/me/follows", json=follow), 400, "author")
     pairs = {"pairs": [["ann", "bob"], ["ann", "ann"]]}
     told = check(await api.post("/v1/follows", json=pairs), 400, "pairs")
-    assert told["detail"] == "pairs[1]: author must be another name than user"
+    assert told["detail"] == "pairs[1]: author must not be the user: nobody follows themselves"
 
 
 @pytest.mark.parametrize(

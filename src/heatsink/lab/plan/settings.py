@@ -94,9 +94,9 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
         if needed > PARTITIONS_MAX:
             fewer = ceil(needed / PARTITIONS_MAX)
             raise InvalidSetting(
-                f"a table for this load needs {ceil(needed):,} partitions, and a plan can have "
-                f"{PARTITIONS_MAX:,}: plan one key in {fewer} (divide --keys, --peak and capacity "
-                f"by {fewer}, or keep only the rows of such keys in TRACE), or set --partitions"
+                f"a table for this load needs {ceil(needed):,} partitions, but a plan can have at "
+                f"most {PARTITIONS_MAX:,}. Plan a part of the load: divide --keys, --peak and the "
+                f"capacities by {fewer}, or keep one key in {fewer} of TRACE. Or set --partitions"
             )
         return max(ceil(needed), least)
 

@@ -48,7 +48,7 @@ BODIES = {
     "put_keys_key_pin": '{"buckets": 4, "reason": "launch at noon"}',
     "post_heat": '{"keys": [{"key": "conv_abc123", "writes_s": 950}], "server": "api-7"}',
     "put_timelines_user_mode": '{"mode": "pull", "reason": "on television tonight"}',
-    "put_settings_name": '{"value": 16, "reason": "reads are dear"}',
+    "put_settings_name": '{"value": 16, "reason": "pages cost too many queries"}',
     "put_queue_partitions_partition_pin": '{"workers": 8, "reason": "slow items"}',
 }
 """By operation. A call without a body needs none."""

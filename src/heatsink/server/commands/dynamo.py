@@ -105,7 +105,8 @@ SHOW = 0  # `--partitions` without a number
     "--index-lag",
     type=SECONDS,
     default=0.0,
-    help="Maximum seconds by which reads of a global index lag behind the table; random.",
+    help="Reads of a global index lag behind the table by a random time: at most this many "
+    "seconds.",
 )
 @click.option(
     "--ttl-lag",

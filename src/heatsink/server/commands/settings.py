@@ -147,7 +147,7 @@ def get(name: str, store: str | None, server: str, token: str | None, as_json: b
 @click.argument("value")
 @click.option(
     "--reason",
-    type=Word('Say why, as in --reason "reads are dear".'),
+    type=Word('Say why, as in --reason "pages cost too many queries".'),
     required=True,
     help="Reason for the change, kept in the history.",
 )

@@ -100,7 +100,7 @@ class RedisKeys(msgspec.Struct, frozen=True):
 
     @property
     def news(self) -> str:
-        """The name of the channel on which the leader sends the pair and new log entries."""
+        """The name of the channel for new log entries of the registry and the closed time."""
         return f"{{{self.prefix}}}:news"
 
     @property

@@ -118,9 +118,9 @@ class SqliteAlone:
         return dict(self._connection.execute(SEALED))
 
     async def reset(self, meta: Meta, snapshot: Snapshot, opened: list[str]) -> None:
-        """Replace the registry and unseal the counter shares `opened`, in one transaction.
+        """Replace the registry, and let the counter shares `opened` accept adds again.
 
-        Those shares then accept adds from the new closed time on.
+        Both happen in one transaction. The shares accept adds from the new closed time on.
         """
         await self._database.write(partial(_reset, meta, snapshot, opened))
 
