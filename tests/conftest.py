@@ -10,18 +10,21 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 
 from heatsink import Heatsink, connect
 from heatsink.stores.redis import connection
 from heatsink.testing import ManualClock
 
+from . import waiting
 from .planted import usually
 from .servers import PATIENCE_S
 
 pytest_plugins = [
     "tests.plugins.cpu",
     "tests.plugins.garbage",
+    "tests.plugins.planted",
     "tests.plugins.selection",
     "tests.plugins.sleeps",
 ]
@@ -52,6 +55,13 @@ def patience_with_connects() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "CONNECT_S", PATIENCE_S)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience_with_servers() -> None:
+    """Clients of httpx give up after five seconds, in which a busy machine may start a server."""
+    for phase in ("connect", "read", "write", "pool"):
+        setattr(DEFAULT_TIMEOUT_CONFIG, phase, waiting.PATIENCE_S)
 
 
 @contextmanager

@@ -23,6 +23,8 @@ from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import real
 from tests.waiting import soon
 
+PACE_S = 0.005
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisCluster]:
@@ -115,6 +117,7 @@ async def test_balance_moves_slots_and_records_why(
                 for name in hot:
                     pipeline.incr(name)
                 await pipeline.execute()
+            await asyncio.sleep(PACE_S)
 
     owners = (await nodes.topology()).owners
     names = [f"k{number}" for number in range(300)]

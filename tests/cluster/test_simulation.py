@@ -13,13 +13,13 @@ from heatsink.cluster import mover, policy
 from heatsink.cluster.mover import Mover
 from heatsink.cluster.nodes import Migration, Topology
 from heatsink.cluster.policy import SlotPolicy
-from tests.planted import Bugs, find, from_seed, hold, usually
+from tests.planted import Bugs, Hunt, hold, usually
 from tests.simulation.history import Violation
 
 from .simulation import simulate
 
-SEEDS = 40
 bug = Bugs()
+HUNT = Hunt("cluster", bug, simulate, Violation, seeds=40)
 
 
 @bug
@@ -103,12 +103,9 @@ def the_gain_has_the_wrong_sign() -> Iterator[None]:
         yield
 
 
-FIRST: dict[str, int] = {}
-
-
 @pytest.mark.parametrize("name", bug)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(bug[name], simulate, from_seed(FIRST.get(name, 0), SEEDS), Violation)
+    HUNT.must_find(name)
 
 
 def test_slots_are_never_left_half_moved_and_the_cluster_ends_balanced() -> None:

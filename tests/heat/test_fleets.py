@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planted import find, from_seed, hold, usually
+from tests.planted import Hunt, hold, usually
 
 from .fleet_bugs import BUGS
 from .fleets import Violation, simulate
 
 SEEDS = usually(10, full=1_000)
-SEEDS_PER_BUG = 200
-FOUND_AT = {  # to begin there saves time; all other seeds are tried as well
-    "a_biased_sample": 20,
-    "sampling_after_the_bounded_table": 3,
-    "a_floor_instead_of_samples": 20,
-    "buckets_from_a_rough_estimate": 54,
-}
+HUNT = Hunt("fleets", BUGS, simulate, Violation, seeds=200)
 
 
 def test_hot_keys_are_found_in_two_seconds_and_cold_keys_are_left_alone() -> None:
@@ -30,4 +24,4 @@ def test_hot_keys_are_found_in_two_seconds_and_cold_keys_are_left_alone() -> Non
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(BUGS[name], simulate, from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG), Violation)
+    HUNT.must_find(name)

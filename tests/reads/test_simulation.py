@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from tests.planted import find, hold, usually
+from tests.planted import Hunt, hold, usually
 
 from .bugs import BUGS
 from .world import Violation, simulate
 
 SEEDS = usually(40, full=200)
-SEEDS_PER_BUG = 200
+HUNT = Hunt("reads", BUGS, simulate, Violation, seeds=200)
 SEEDS_PER_TEST = 20
 
 
@@ -33,4 +33,4 @@ def test_runs_are_not_vacuous() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(BUGS[name], simulate, range(SEEDS_PER_BUG), Violation)
+    HUNT.must_find(name)

@@ -25,7 +25,7 @@ from .test_every_command import ALL
 
 FULL = pytest.mark.full("starts a process for each command; a few of them stay in plain runs")
 MARK = "STARTED_BY_TEST"
-END_S = 30
+END_S = 60
 INTERRUPTED, TERMINATED = 130, 143
 HANDLER = "from heatsink.bulk import Actions\n\nactions = Actions()\n"
 

@@ -23,7 +23,7 @@ from tests.servers import real
 from tests.waiting import until
 
 TOKENS = {"read": "reader-1", "operate": "writer-1", "admin": "boss-0001"}
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 FLAGS = [word for scope, token in TOKENS.items() for word in ("--token", f"{scope}:{token}")]
 
 

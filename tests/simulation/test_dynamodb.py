@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.planted import find, from_seed, hold, usually
+from tests.planted import Hunt, hold, usually
 
 from .dynamodb_bugs import BUGS
 from .history import Violation
@@ -17,15 +17,7 @@ pytestmark = pytest.mark.slow("half a minute of whole-system simulation")
 
 SEEDS = usually(3, full=12)
 SEEDS_PER_TEST = usually(3, full=4)
-SEEDS_PER_BUG = 100
-FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
-    "a_put_overwrites_what_is_there": 12,
-    "a_fold_does_not_mind_what_was_added_meanwhile": 9,
-    "a_commit_does_not_look_at_the_version": 1,
-    "a_counter_adds_and_then_remembers_the_token": 41,
-    "a_page_that_is_not_full_is_taken_for_the_last": 5,
-    "running_totals_are_overwritten": 14,
-}
+HUNT = Hunt("dynamodb", BUGS, simulate_dynamodb, Violation, seeds=100)
 
 
 played = cache(simulate_dynamodb)
@@ -50,5 +42,4 @@ def test_a_seed_replays_exactly() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    seeds = from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG)
-    find(BUGS[name], simulate_dynamodb, seeds, Violation)
+    HUNT.must_find(name)

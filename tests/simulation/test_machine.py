@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.planted import find, from_seed, hold, usually
+from tests.planted import Hunt, hold, usually
 
 from .bugs import CURE_BUGS, FLEET_CURE_BUGS, MACHINE_BUGS
 from .history import Violation
@@ -15,10 +15,9 @@ from .machine import simulate_cure, simulate_cure_of_a_fleet, simulate_machine
 pytestmark = pytest.mark.slow("simulated machines")
 
 SEEDS = usually(2, full=30)
-SEEDS_PER_BUG = 120
-FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
-    "rows_from_beyond_the_horizon_not_looked_for": 2,
-}
+CLOCKS = Hunt("machine", MACHINE_BUGS, simulate_machine, Violation, seeds=120)
+CURE = Hunt("cure", CURE_BUGS, simulate_cure, Violation, seeds=120)
+CURED_FLEET = Hunt("cured-fleet", FLEET_CURE_BUGS, simulate_cure_of_a_fleet, Violation, seeds=10)
 SEEDS_PER_TEST = usually(2, full=5)
 ACKNOWLEDGED = 100 * SEEDS_PER_TEST
 REPLAYED = 1
@@ -51,19 +50,14 @@ def test_a_seed_replays_exactly() -> None:
 
 @pytest.mark.parametrize("name", MACHINE_BUGS)
 def test_a_planted_bug_about_clocks_is_found(name: str) -> None:
-    find(MACHINE_BUGS[name], simulate_machine, range(SEEDS_PER_BUG), Violation)
+    CLOCKS.must_find(name)
 
 
 @pytest.mark.parametrize("name", CURE_BUGS)
 def test_a_planted_bug_in_the_cure_is_found(name: str) -> None:
-    find(
-        CURE_BUGS[name],
-        simulate_cure,
-        from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG),
-        Violation,
-    )
+    CURE.must_find(name)
 
 
 @pytest.mark.parametrize("name", FLEET_CURE_BUGS)
 def test_a_planted_bug_in_the_cure_of_a_fleet_is_found(name: str) -> None:
-    find(FLEET_CURE_BUGS[name], simulate_cure_of_a_fleet, range(10), Violation)
+    CURED_FLEET.must_find(name)

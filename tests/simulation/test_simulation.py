@@ -12,7 +12,7 @@ import pytest
 from heatsink.registry import news as relay
 from heatsink.registry.news import News, NewsListener
 from heatsink.registry.registry import Registry
-from tests.planted import FULL, find, from_seed, hold, usually
+from tests.planted import FULL, Hunt, hold, usually
 
 from .bugs import BUGS
 from .history import History, Violation
@@ -21,30 +21,7 @@ from .world import has_redis, simulate
 pytestmark = pytest.mark.slow("half a minute of whole-system simulation")
 
 SEEDS = usually(5, full=200)
-SEEDS_PER_BUG = 200
-FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
-    "the_closed_time_adopted_before_the_log": 4,
-    "version_and_closed_time_read_apart": 40,
-    "a_reader_that_trusts_an_expired_horizon": 8,
-    "two_leaders_without_a_fence": 11,
-    "a_gap_in_the_log_passed_over": 9,
-    "a_delete_without_a_tombstone": 14,
-    "a_clock_a_year_ahead_believed": 6,
-    "a_wiped_redis_that_is_believed": 23,
-    "news_believed_without_its_mac": 15,
-    "entries_of_the_news_believed_without_their_mac": 13,
-    "a_mac_that_does_not_bind_the_closed_time": 9,
-    "a_mac_that_does_not_bind_the_entry": 23,
-    "news_far_ahead_of_the_stores_time_believed": 1,
-    "a_gap_in_the_news_passed_over": 55,
-    "the_closed_time_of_the_news_adopted_before_its_log": 27,
-    "a_writer_past_its_horizon": 2,
-    "buffered_totals_that_change_their_name_when_unsure": 9,
-    "a_dry_bucket_taken_for_empty": 1,
-    "a_pair_written_to_redis_in_two_commands": 9,
-    "news_of_another_incarnation_believed": 5,
-    "news_told_before_the_commit": 3,
-}
+HUNT = Hunt("log", BUGS, simulate, Violation, seeds=200)
 SEEDS_PER_TEST = usually(5, full=10)
 WITH_REDIS = [1, 3, 5, 7, 9, 11, 13, 15, 17, 27] if FULL else [1, 3, 5, 9, 27]
 SECRET_LEAKS = [31, 37] if FULL else [37]
@@ -112,4 +89,4 @@ def test_the_simulated_redis_is_forged() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(BUGS[name], simulate, from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG), Violation)
+    HUNT.must_find(name)

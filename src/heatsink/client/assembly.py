@@ -215,7 +215,7 @@ class Assembly:
                 reporter.adopt(settings.report)
                 self.coordination.adopt(settings.rules, settings.near, settings.report)
                 self.queue.adopt(settings)
-            self.deployment.warn_of_differences(self._settings.coordinate)
+                self.deployment.warn_of_differences(self._settings.coordinate)
             await self._clock.sleep(FOLLOW_SETTINGS_S)
 
     def _start(self, name: str, work: Work) -> None:

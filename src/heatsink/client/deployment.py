@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, Literal, get_type_hints
 
 import msgspec
@@ -65,11 +66,12 @@ class SettingInForce(msgspec.Struct, frozen=True):
         return f"{self.name} = {self.value!r} ({origin}{differs})"
 
 
-def setting_names() -> list[str]:
+@cache
+def setting_names() -> tuple[str, ...]:
     """Return the names of all settings except tenants' weights (`bulk.weights.acme`)."""
     fields = ((section, getattr(DEFAULTS, section)) for section in SECTIONS)
     nested = [f"{section}.{name}" for section, of in fields for name in of.__struct_fields__]
-    return sorted([*SINGLE, *nested])
+    return tuple(sorted([*SINGLE, *nested]))
 
 
 class DeploymentSettings:

@@ -8,14 +8,16 @@ code runs unchanged.
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from heapq import heappop, heappush
+from contextvars import Context
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
 BEGINNING_S = 1_800_000_000.0
 ROUNDS_MAX = 10
+CANCELLED_MAX = 100
 Result = TypeVar("Result")
 
 
@@ -135,31 +137,92 @@ class Deadlock(RuntimeError):
     """Every task waits, and no timer is left that could wake one."""
 
 
-class _LeapingSelector(selectors.DefaultSelector):
-    """A selector that never waits: it advances the virtual time by the timeout instead."""
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop without sockets, signals and real time.
+
+    If no callback is ready, its time leaps to the next timer. Timers of the same time are called in
+    the order in which they were set. Simulations spend most of their time in an event loop, so this
+    one has queues of its own and not those of asyncio, which also wait for sockets and threads.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise Deadlock("every task waits and no timer is set: nothing can run again")
-        self.now_s += max(timeout, 0.0)
-        return []
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._leaping = _LeapingSelector()
-        super().__init__(self._leaping)
+        self._now_s = 0.0
+        self._due: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._set = 0
+        self._cancelled = 0
 
     def time(self) -> float:
-        return self._leaping.now_s
+        return self._now_s
 
     def block(self, seconds: float) -> None:
         """Advance the virtual time as if a handler blocked the event loop for `seconds`."""
-        self._leaping.now_s += seconds
+        self._now_s += seconds
+
+    def call_soon(  # type: ignore[override]  # the arguments are the caller's affair
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        self._check_open()
+        handle = asyncio.Handle(callback, args, self, context)
+        self._due.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self._check_open()
+        timer: Any = asyncio.TimerHandle(when, callback, args, self, context)
+        timer._scheduled = True  # so that `_timer_handle_cancelled` is called
+        self._set += 1
+        heappush(self._timers, (when, self._set, timer))
+        found: asyncio.TimerHandle = timer
+        return found
+
+    def _check_open(self) -> None:
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+
+    def _timer_handle_cancelled(self, _: asyncio.TimerHandle) -> None:
+        """Forget cancelled timers once they are many, as asyncio does."""
+        self._cancelled += 1
+        if self._cancelled > CANCELLED_MAX and 2 * self._cancelled > len(self._timers):
+            self._timers = [each for each in self._timers if not each[2].cancelled()]
+            heapify(self._timers)
+            self._cancelled = 0
+
+    def _run_once(self) -> None:
+        due = self._due
+        if not due and not self._stopping:  # type: ignore[attr-defined]
+            self._leap()
+        while self._timers and self._timers[0][0] <= self._now_s:
+            timer: Any = heappop(self._timers)[2]
+            timer._scheduled = False
+            due.append(timer)
+        for _ in range(len(due)):
+            handle: Any = due.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _leap(self) -> None:
+        while self._timers and self._timers[0][2].cancelled():
+            heappop(self._timers)
+            self._cancelled -= 1
+        if not self._timers:
+            raise Deadlock("every task waits and no timer is set: nothing can run again")
+        self._now_s = max(self._now_s, self._timers[0][0])
+
+    def _write_to_self(self) -> None:
+        """Another thread would wake the loop by this. No thread does."""
+
+    def close(self) -> None:
+        super().close()
+        self._due.clear()
+        self._timers.clear()
 
 
 def run_on_virtual_time(work: Coroutine[Any, Any, Result]) -> Result:

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.planted import find, from_seed, hold, usually
+from tests.planted import Hunt, hold, usually
 from tests.simulation.history import Violation
 
 from .bugs import BUGS
@@ -16,23 +16,11 @@ from .follower_bugs import FOLLOWER_BUGS
 from .world import simulate
 
 SEEDS = usually(20, full=100)
-SEEDS_PER_BUG = 100
+HUNT = Hunt("engine", BUGS, simulate, Violation, seeds=100)
+FOLLOWED = Hunt("indexes", FOLLOWER_BUGS, simulate_followed, Violation, seeds=100)
 SEEDS_PER_TEST = 10
-FOUND_AT = {  # to begin there saves seconds; all other seeds are tried as well
-    "a_scan_reads_source_and_target_whole": 2,
-    "a_write_goes_to_the_old_partition_during_a_move": 1,
-    "a_delete_misses_what_has_moved": 3,
-    "a_read_looks_in_the_old_partition_during_a_move": 1,
-    "the_order_of_a_key_is_lost_when_it_moves": 10,
-    "new_partitions_begin_with_full_buckets": 15,
-    "a_batch_does_not_tell_what_was_throttled": 1,
-}
 
 FOLLOWED_SEEDS = usually(10, full=500)
-FOLLOWER_FOUND_AT = {
-    "an_index_is_charged_by_the_keys_of_the_table": 2,
-    "a_throttled_index_misses_the_entry": 2,
-}
 
 played = cache(simulate)
 played_followed = cache(simulate_followed)
@@ -59,7 +47,7 @@ def test_runs_are_not_vacuous() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(BUGS[name], simulate, from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG), Violation)
+    HUNT.must_find(name)
 
 
 @pytest.mark.parametrize("first", range(0, FOLLOWED_SEEDS, SEEDS_PER_TEST))
@@ -78,6 +66,4 @@ def test_runs_with_indexes_and_streams_are_not_vacuous() -> None:
 
 @pytest.mark.parametrize("name", FOLLOWER_BUGS)
 def test_a_bug_planted_into_indexes_or_streams_is_found(name: str) -> None:
-    first = FOLLOWER_FOUND_AT.get(name, 0)
-    seeds = from_seed(first, SEEDS_PER_BUG)
-    find(FOLLOWER_BUGS[name], simulate_followed, seeds, Violation)
+    FOLLOWED.must_find(name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
 
 from httpx import AsyncClient
 
 from heatsink import Heatsink
+from heatsink.primitives.clock import SystemClock
 from heatsink.server.api.requests import RequestCounts
+from tests.waiting import PATIENCE_S, soon
 
 
 async def test_the_last_minutes_are_there_for_who_comes_late(
@@ -41,11 +43,13 @@ async def test_authors_are_listed_with_the_reason_for_their_mode(
 ) -> None:
     assert (await api.get("/v1/timelines")).json() == {"authors": []}
     await hs.timelines.pin("grace", "pull", reason="a celebrity")
-    for _ in range(100):
-        authors = (await api.get("/v1/timelines")).json()["authors"]
-        if authors and authors[0]["mode"] == "pull":
-            break
-        await asyncio.sleep(0.05)
+    authors: list[dict[str, Any]] = []
+
+    async def is_pulled() -> bool:
+        authors[:] = (await api.get("/v1/timelines")).json()["authors"]
+        return bool(authors) and authors[0]["mode"] == "pull"
+
+    await soon(is_pulled)
     assert [(one["author"], one["mode"], one["reason"]) for one in authors] == [
         ("grace", "pull", "pinned: a celebrity")
     ]
@@ -54,9 +58,7 @@ async def test_authors_are_listed_with_the_reason_for_their_mode(
 
 async def test_writes_are_counted_by_bucket(api: AsyncClient, hs: Heatsink) -> None:
     await hs.pin("chat", buckets=2, reason="a test")
-    while (await hs.explain("chat")).buckets < 2:
-        await asyncio.sleep(0.05)
-    await asyncio.sleep(0.6)  # ids are placed in the new epoch once its time has come
+    await hs.parts.registry.reach_buckets("chat", 2, SystemClock().monotonic_s() + PATIENCE_S)
     for _ in range(20):
         await api.post("/v1/conversations/chat/messages", json={"body": "x" * 3_000})
     found = (await api.get("/v1/keys/chat")).json()["bucket_units"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -23,6 +24,7 @@ from heatsink.server.api.calls.system import _QueueLooks, make_feed
 from heatsink.server.api.feed import Feed
 from heatsink.server.api.requests import RequestCounts
 from heatsink.server.api.shapes import DecisionLine, Done, SubjectLine
+from tests.waiting import PATIENCE_S, soon
 
 LINES = {"content-type": "application/x-ndjson"}
 
@@ -46,12 +48,14 @@ async def working(hs: Heatsink) -> AsyncIterator[None]:
 
 
 async def until(api: AsyncClient, id: str, state: str) -> dict[str, Any]:
-    for _ in range(200):
-        progress: dict[str, Any] = (await api.get(f"/v1/bulk/{id}")).json()
-        if progress["state"] == state:
-            return progress
-        await asyncio.sleep(0.05)
-    raise AssertionError(progress)
+    progress: dict[str, Any] = {}
+
+    async def is_there() -> bool:
+        progress.update((await api.get(f"/v1/bulk/{id}")).json())
+        return bool(progress["state"] == state)
+
+    await soon(is_there, f"a batch that is {state}")
+    return progress
 
 
 async def test_a_batch_runs_and_its_failures_can_be_read(api: AsyncClient, hs: Heatsink) -> None:
@@ -172,11 +176,13 @@ async def test_a_pin_is_explained_and_decided(api: AsyncClient) -> None:
         "value": 4,
         "nobody_leads": None,
     }
-    for _ in range(100):
-        explained = (await api.get("/v1/keys/big")).json()
-        if explained["buckets"] == 4:
-            break
-        await asyncio.sleep(0.05)
+    explained: dict[str, Any] = {}
+
+    async def is_in_force() -> bool:
+        explained.update((await api.get("/v1/keys/big")).json())
+        return bool(explained["buckets"] == 4)
+
+    await soon(is_in_force)
     assert explained["pin"] == {"value": 4, "reason": "launch"}
     assert [epoch["buckets"] for epoch in explained["epochs"]] == [1, 4]
     newest, first = (await api.get("/v1/decisions")).json()["decisions"]
@@ -198,21 +204,17 @@ async def test_workers_of_a_partition_can_be_pinned(api: AsyncClient, hs: Heatsi
             assert {(line["place"], line["moves_to"]) for line in lines} == {("home", "")}
             return dict(lines[3])
 
-        for _ in range(200):
-            if (await line())["workers"] == 2:
-                break
-            await asyncio.sleep(0.05)
+        async def has_workers(number: int) -> bool:
+            return bool((await line())["workers"] == number)
+
+        await soon(partial(has_workers, 2), "two workers")
         seen = await line()
         assert (seen["workers"], seen["target"], seen["reason"]) == (2, 2, "pinned: calm")
         assert seen["pin"] == {"value": 2, "reason": "calm"}
         assert "\0workers:3" not in hs.parts.registry.view.layouts, "a partition is no key"
         await api.put(path, json={"workers": None, "reason": "busy again"})
-        for _ in range(200):
-            if (await line())["workers"] == 8:
-                break
-            await asyncio.sleep(0.05)
+        await soon(partial(has_workers, 8), "eight workers")
         assert (await line())["pin"] is None
-        assert (await line())["workers"] == 8
 
 
 @pytest.mark.parametrize("number", ["99", "x", "-1", "1.5", "٣"])
@@ -258,7 +260,7 @@ async def test_a_leader_bounds_the_heat_of_a_cold_key(api: AsyncClient) -> None:
 
 async def take(feed: Feed, after: int | None, wanted: bytes) -> bytes:
     seen = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         async for chunk in feed.listen(after):
             seen += chunk
             if wanted in seen:
@@ -366,10 +368,5 @@ async def test_who_comes_back_hears_the_decisions_it_missed(hs: Heatsink) -> Non
 async def test_nothing_is_looked_at_when_nobody_listens(hs: Heatsink) -> None:
     feed = make_feed(hs, SystemClock(), RequestCounts())
     await take(feed, None, b"event: status")
-    for _ in range(400):
-        await asyncio.sleep(0.05)
-        if feed._looking is not None and feed._looking.done():
-            break
-    assert feed._looking is not None
-    assert feed._looking.done()
+    await soon(lambda: feed._looking is not None and feed._looking.done())
     await feed.close()

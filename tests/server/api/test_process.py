@@ -272,12 +272,8 @@ def test_a_client_that_leaves_in_the_middle_of_a_batch(server: Served) -> None:
     with closing(connected(server)) as connection:
         connection.sendall(head.encode() + b'7\r\n"item"\n\r\n')
         sleep(0.3)
-    for _ in range(300):
-        batch = httpx.get(server.url + "/v1/bulk/left").json()
-        if batch.get("state") == "aborted":
-            return
-        sleep(0.1)
-    pytest.fail(str(batch))
+    url = server.url + "/v1/bulk/left"
+    until(lambda: httpx.get(url).json().get("state") == "aborted", "an aborted batch", look_s=0.1)
 
 
 def test_a_flood_of_unique_keys_stays_small(server: Served) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import httpx
 from heatsink import connect
 from heatsink.registry.decisions import PIN, Decision
 from heatsink.timelines.modes import mode_of
+from tests.waiting import until
 
 HOT, WARM = "conv_launch", "conv_team"
 BODY = "x" * 300_000  # three hundred units a message: hot without wearing out the machine
@@ -82,8 +82,5 @@ async def _pull(data: Path) -> None:
 
 
 def until_spread(url: str) -> None:
-    for _ in range(600):
-        if httpx.get(f"{url}/v1/keys/{HOT}").json()["buckets"] > 1:
-            return
-        time.sleep(0.1)
-    raise AssertionError("the hot key was never spread")
+    key = f"{url}/v1/keys/{HOT}"
+    until(lambda: httpx.get(key).json()["buckets"] > 1, "a hot key that is spread", look_s=0.1)

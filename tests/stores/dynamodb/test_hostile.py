@@ -15,11 +15,12 @@ from heatsink.stores.dynamodb import client
 from heatsink.stores.dynamodb.client import Turns
 from heatsink.stores.dynamodb.connections import Answer, Broken, Connection, NotHttp, Pool
 from heatsink.testing.clocks import Deadlock
-from tests.planted import Bugs, find, usually
+from tests.planted import Bugs, Hunt, usually
 from tests.stores.dynamodb.hostile import HONEST, HOSTILE, Violation, simulate
 
 SEEDS = usually(25, 2_000)
 BUGS = bug = Bugs()
+HUNT = Hunt("dynamodb-client", BUGS, simulate, (Violation, Deadlock, Broken), usually(25, 100))
 
 
 def test_no_answer_is_lost_mixed_up_or_late() -> None:
@@ -164,5 +165,4 @@ def an_error_of_the_parser_is_ignored() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    violations = (Violation, Deadlock, Broken)
-    find(BUGS[name], simulate, range(usually(25, 100)), violations)
+    HUNT.must_find(name)

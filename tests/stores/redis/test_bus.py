@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -79,6 +80,7 @@ async def test_an_emptied_redis_is_read_on(
     await bus.send(REPORT)
     assert await bus.receive() == [REPORT]
     await connection.run("DEL", keys.heat)
+    await asyncio.sleep(0.005)  # an id has milliseconds: in the same one, it would be the same
     await bus.send(REPORT)
     assert await bus.receive() == [REPORT]
 

@@ -1,6 +1,6 @@
 // Charts of a run, by its seconds. Both sides of a comparison share a scale, or they could not be compared.
 
-import { colour, CONFIG, layout, limitLine, STYLES } from "/static/look.js";
+import { colour, draw, layout, limitLine, STYLES } from "/static/look.js";
 import { number } from "/static/words.js";
 
 const NARROW = 420;
@@ -24,13 +24,13 @@ export function lines(element, run, lines, { top = 1, limit, text, unit = "" } =
     name, x, y: run.snapshots.map(of), mode: "lines", hovertemplate: `%{y:,.3~r}${unit}`, ...STYLE[style](),
   }));
   const highest = Math.max(top, limit ?? 0, ...traces.flatMap((trace) => trace.y.filter(Number.isFinite)));
-  Plotly.react(element, traces, layout({
+  draw(element, traces, layout({
     showlegend: lines.length > 1,
     margin: { l: 50, r: 10, t: lines.length > 1 ? 26 : 8, b: 26 },
     xaxis: overSeconds(element, run),
     yaxis: { range: [0, 1.08 * highest], ticksuffix: unit },
     ...bound(limit, element.clientWidth < NARROW ? undefined : text, "left"), // where lines begin, they are low
-  }), CONFIG);
+  }));
 }
 
 // A bar for each partition: what it took and, on top, what it refused.
@@ -42,7 +42,7 @@ export function partitions(element, names, heat, limit, top = 0) {
   });
   const labelled = names.filter((_, place) => place % Math.ceil(names.length / (1.5 * ticks(element))) === 0);
   const highest = Math.max(top, ...heat.map((one) => one.taken_s + one.refused_s));
-  Plotly.react(element, [bar("accepted", "taken_s", "accent"), bar("throttled", "refused_s", "refused")], layout({
+  draw(element, [bar("accepted", "taken_s", "accent"), bar("throttled", "refused_s", "refused")], layout({
     barmode: "stack",
     bargap: 0.25,
     margin: { l: 50, r: 10, t: 8, b: 26 },
@@ -52,7 +52,7 @@ export function partitions(element, names, heat, limit, top = 0) {
     },
     yaxis: { range: [0, Math.max(1.35 * limit, 1.1 * highest)] },
     ...bound(limit),
-  }), CONFIG);
+  }));
 }
 
 // Pairs of bars, one for each thing that happened.
@@ -62,14 +62,14 @@ export function pairs(element, points, sides) {
     type: "bar", name, x, y: points.map(of), marker: { color: colour(fill) }, hovertemplate: "%{y:,}",
   }));
   const highest = Math.max(10, ...traces.flatMap((trace) => trace.y));
-  Plotly.react(element, traces, layout({
+  draw(element, traces, layout({
     showlegend: true,
     barmode: "group",
     bargap: 0.25,
     margin: { l: 50, r: 10, t: 26, b: 40 },
     xaxis: { range: [0.4, Math.max(points.length, 25) + 0.6], title: { text: "posts", standoff: 4 }, nticks: ticks(element) },
     yaxis: { range: [0, 1.08 * highest] },
-  }), CONFIG);
+  }));
 }
 
 export function dots(element, run, points, unit) {
@@ -77,10 +77,10 @@ export function dots(element, run, points, unit) {
     x: points.map((one) => one.x), y: points.map((one) => one.y), text: points.map((one) => one.text),
     mode: "markers", marker: { color: colour("accent"), size: 11 }, hovertemplate: "%{text}<extra></extra>",
   };
-  Plotly.react(element, [trace], layout({
+  draw(element, [trace], layout({
     hovermode: "closest",
     margin: { l: 50, r: 10, t: 8, b: 26 },
     xaxis: overSeconds(element, run),
     yaxis: { range: [0, Math.max(2, 1.15 * Math.max(0, ...trace.y))], ticksuffix: unit },
-  }), CONFIG);
+  }));
 }

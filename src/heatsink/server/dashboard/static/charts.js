@@ -2,7 +2,7 @@
 
 import { write } from "/static/elements.js";
 import { KEPT_S } from "/static/history.js";
-import { colour, CONFIG, layout, limitLine, STYLES } from "/static/look.js";
+import { colour, draw, layout, limitLine, STYLES, undraw } from "/static/look.js";
 
 const NARROW = 420;
 const ticks = (element) => (element.clientWidth < NARROW ? 3 : 5);
@@ -24,7 +24,7 @@ const FIRST = "Loading: the chart begins with the second figure from the serverâ
 // Words instead of axes that stand for nothing; whether there is something to draw.
 export function known(element, isKnown, words = FIRST) {
   if (!isKnown) {
-    if (element.data) Plotly.purge(element);
+    undraw(element);
     write(element, words);
   } else if (!element.data) {
     element.replaceChildren();
@@ -43,9 +43,9 @@ export function overTime(element, samples, lines, none, yaxis = {}) {
   const traces = lines.map(({ name, style, of }) => ({
     name, x, y: samples.map(of), mode: "lines", hovertemplate: "%{y:,.3~g}", ...STYLES[style](),
   }));
-  Plotly.react(element, traces, layout({
+  draw(element, traces, layout({
     showlegend: lines.length > 1, xaxis: lately(samples, element), yaxis,
-  }), CONFIG);
+  }));
 }
 
 export function steps(element, points, yaxis = {}) {
@@ -54,11 +54,11 @@ export function steps(element, points, yaxis = {}) {
     mode: "lines", hovertemplate: "%{y}", ...STYLES.steps(),
   };
   const highest = Math.max(1, ...trace.y);
-  Plotly.react(element, [trace], layout({
+  draw(element, [trace], layout({
     margin: { l: 46, r: 10, t: 8, b: 26 },
     xaxis: { type: "date", nticks: ticks(element), tickformat: "%H:%M:%S" },
     yaxis: { range: [0, highest * 1.15 + 0.2], tickformat: "d", ...(highest < 6 ? { dtick: 1 } : {}), ...yaxis },
-  }), CONFIG);
+  }));
 }
 
 export function bars(element, names, values, limit) {
@@ -67,13 +67,13 @@ export function bars(element, names, values, limit) {
     marker: { color: colour("accent") }, hovertemplate: "%{y:,.0f}/s<extra></extra>",
   };
   const shown = names.filter((_, place) => place % Math.ceil(names.length / 12) === 0);
-  Plotly.react(element, [trace], layout({
+  draw(element, [trace], layout({
     margin: { l: 46, r: 10, t: 8, b: 26 },
     bargap: 0.3,
     xaxis: { type: "category", tickvals: shown, tickangle: 0, range: [-0.6, Math.max(names.length, 4) - 0.4] },
     yaxis: { range: [0, Math.max(1.25 * limit, 1.1 * Math.max(0, ...values))] },
     ...limitLine(limit, `should get at most ${limit.toLocaleString("en")}`),
-  }), CONFIG);
+  }));
 }
 
 // A row for each partition, time to the right, the more the stronger.
@@ -88,10 +88,10 @@ export function heatmap(element, samples, of, unit) {
     colorbar: { thickness: 8, outlinewidth: 0, nticks: 4, tickformat: ",d" },
     hovertemplate: `partition %{y}: %{z:,} ${unit}<extra></extra>`,
   };
-  Plotly.react(element, [trace], layout({
+  draw(element, [trace], layout({
     hovermode: "closest",
     margin: { l: 30, r: 4, t: 8, b: 26 },
     xaxis: lately(samples, element),
     yaxis: { autorange: "reversed", showgrid: false, nticks: 8, rangemode: "normal", zeroline: false },
-  }), CONFIG);
+  }));
 }

@@ -1,6 +1,45 @@
-// What all charts have in common: Plotly in the page's own colours.
+// What all charts have in common: Plotly in the page's own colours. Its script has megabytes, so
+// only the first chart of a page fetches it.
 
-export const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false };
+const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false };
+const wanted = new WeakMap(); // by element: the chart to draw once Plotly is there
+let plotly = null;
+
+function fetchPlotly() {
+  plotly ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.addEventListener("load", resolve);
+    script.addEventListener("error", () => {
+      plotly = null; // the next chart tries again
+      reject(new Error("plotly.min.js could not be fetched"));
+    });
+    script.src = "/plotly.min.js";
+    document.head.append(script);
+  });
+  return plotly;
+}
+
+// Draws the newest chart of the element; not if it was taken away meanwhile.
+function drawWanted(element) {
+  const chart = wanted.get(element);
+  wanted.delete(element);
+  if (chart && element.isConnected) Plotly.react(element, chart.traces, chart.layout, CONFIG);
+}
+
+export function draw(element, traces, layout) {
+  if (globalThis.Plotly) {
+    Plotly.react(element, traces, layout, CONFIG);
+  } else {
+    wanted.set(element, { traces, layout });
+    fetchPlotly().then(() => drawWanted(element), () => {});
+  }
+}
+
+export function undraw(element) {
+  wanted.delete(element);
+  if (element.data) Plotly.purge(element);
+}
+
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 export function layout({ xaxis = {}, yaxis = {}, ...more }) {
