@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 from pkgutil import resolve_name
-from textwrap import dedent
 from typing import Any
 
 import msgspec
 
 from docs.generate.markdown import code, paragraphs, table
+from heatsink.client.deployment import field_texts
 
 WRITTEN_OUT = (bool, int, float, str, tuple, list, dict, type(None))
 
@@ -34,21 +33,6 @@ def record(name: str) -> str:
         for field, annotation in kind.__annotations__.items()
     ]
     return table(["field", "type", ""], rows)
-
-
-def field_texts(kind: type) -> dict[str, str]:
-    """The string below a field, as type checkers and editors read it too."""
-    (body,) = ast.parse(dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    return {
-        field.target.id: text.value.value
-        for field, text in zip(body.body, body.body[1:], strict=False)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }
 
 
 def defaults(kind: Any) -> dict[str, str]:

@@ -17,6 +17,7 @@ from playwright.sync_api import Request, ViewportSize, sync_playwright
 
 from heatsink import errors as our_errors
 from heatsink.cli import main
+from heatsink.client.deployment import field_texts
 from heatsink.emulator.engine import OPERATIONS, REFUSED, STREAMS_API
 from heatsink.server.api.table import ROUTES
 from tests.accessibility import violations
@@ -136,7 +137,7 @@ def test_every_operation_of_the_emulator_is_in_the_reference() -> None:
 @pytest.mark.parametrize("name", SETTINGS_OBJECTS)
 def test_every_setting_says_what_it_is(name: str) -> None:
     kind = resolve_name(name)
-    texts = fields.field_texts(kind)
+    texts = field_texts(kind)
     for field in fields.defaults(kind):
         assert texts.get(field), f"say below {field} what it is"
 

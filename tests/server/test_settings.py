@@ -43,6 +43,9 @@ def test_what_the_store_is_told_a_running_server_follows(store: str, server: Ser
     until(lambda: answered("get", "rules.buckets_max", "--server", server.url)["value"] == 3)
     line = answered("get", "rules.buckets_max", "--server", server.url)
     assert (line["source"], line["reason"], line["default"]) == ("deployment", "reads are dear", 64)
+    assert line["about"].startswith("Maximum number of buckets of one key")
+    shown = run("get", "rules.buckets_max", "--store", store).stdout.splitlines()
+    assert shown[1] == line["about"]
     listed = run("list", "--changed", "--server", server.url)
     assert "rules.buckets_max" in listed.stdout
     assert "reads are dear" in listed.stdout

@@ -8,10 +8,13 @@ scaling.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import logging
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
+from textwrap import dedent
 from typing import Any, Literal, get_type_hints
 
 import msgspec
@@ -249,6 +252,34 @@ def _meant(name: str) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return "`heatsink settings list`, or hs.settings.all() in Python, lists the settings"
+
+
+@cache
+def meaning_of(name: str) -> str:
+    """Return what a setting means, in one paragraph."""
+    if name.startswith(WEIGHT):
+        return "The tenant's share of the workers, relative to other tenants."
+    section, _, field = name.rpartition(".")
+    texts = field_texts(type(getattr(DEFAULTS, section)) if section else Settings)
+    return " ".join(texts.get(field, "").partition("\n\n")[0].split())
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """Return the string below each field of a class, as type checkers and editors read it too.
+
+    Python does not keep these strings, so they are read from the source.
+    """
+    (body,) = ast.parse(dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: text.value.value
+        for field, text in zip(body.body, body.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 def _value(settings: Settings, name: str) -> Any:

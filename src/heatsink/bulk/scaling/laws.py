@@ -195,7 +195,8 @@ class Knee:
             return load.workers, f"measuring {counted(load.workers, 'worker')}"
         if is_faster:
             self._proven = load.workers
-            return min(load.workers * 2, wanted), f"no slower with {load.workers}"
+            known = f"{counted(load.workers, 'worker')} did not slow items down"
+            return min(load.workers * 2, wanted), known
         assert self._start.knee is not None
         self._proven = self._start.knee
         slower = f"items take longer with {counted(load.workers, 'worker')}"

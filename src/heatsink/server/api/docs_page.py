@@ -6,6 +6,7 @@ The page works without scripts and loads nothing from other servers.
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from typing import Any
 
@@ -26,6 +27,7 @@ TOPICS = {
     "/v1/settings": "Keys and decisions",
 }
 OTHERS = "This server"
+CODE = re.compile(r"`([^`]+)`")
 SERVER = "http://127.0.0.1:8321"
 IN_PATHS = {
     "/v1/conversations/{key}": "/v1/conversations/conv_abc123",
@@ -93,9 +95,9 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
 <body><header><p><a href="/">Dashboard</a></p><h1>{title} API</h1>
 <p>Version {version}. For machines: <a href="/openapi.json">/openapi.json</a>.</p>
-<p>Every call has an example: one click selects all of it. The examples ask {server}.
+<p>Every call has an example: one click selects all of it. The examples call {server}.
 If the server was started with <code>--token</code>,
-add <code>-H 'Authorization: Bearer TOKEN'</code>. In capitals is what you fill in.</p>
+add <code>-H 'Authorization: Bearer TOKEN'</code>. Replace the words in capitals.</p>
 <p>Errors are <code>application/problem+json</code> with <code>type</code>, <code>title</code>,
 <code>status</code>, <code>detail</code> and, where there is one, <code>field</code>.</p>
 </header><div class="page">
@@ -170,7 +172,7 @@ def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[
     scope = operation.get("description", "")
     return (
         f'<section><h3 id="{operation["operationId"]}">{method.upper()} {escape(path)}</h3>'
-        f"<p>{escape(operation['summary'])} <small>{escape(scope)}</small></p>"
+        f"<p>{_prose(operation['summary'])} <small>{escape(scope)}</small></p>"
         f"<pre>{escape(example(method, path, operation))}</pre>"
         f"<table>{''.join(rows)}</table></section>"
     )
@@ -199,7 +201,12 @@ def _about(schema: dict[str, Any]) -> str:
 
 def _row(name: str, text: str) -> str:
     head = f'<th scope="row"><code>{escape(name)}</code></th>'
-    return f"<tr>{head}<td>{escape(text)}</td></tr>"
+    return f"<tr>{head}<td>{_prose(text)}</td></tr>"
+
+
+def _prose(text: str) -> str:
+    """Return the HTML of a text in which `backticks` mark code."""
+    return CODE.sub(r"<code>\1</code>", escape(text))
 
 
 def _answers(answer: dict[str, Any], schemas: dict[str, Any]) -> str:

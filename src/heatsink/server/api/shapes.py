@@ -401,7 +401,10 @@ class NewSetting(Strict, frozen=True):
 
 
 class SettingLine(msgspec.Struct, frozen=True):
-    """A setting in force. `source` is `deployment`, `process` (of this server) or `default`."""
+    """A setting in force. `source` is `deployment`, `process` (of this server) or `default`.
+
+    `about` says what the setting means.
+    """
 
     name: str
     value: bool | int | float | str
@@ -412,6 +415,7 @@ class SettingLine(msgspec.Struct, frozen=True):
     reason: str
     local: bool | int | float | str | None
     """What this server was started with, if the deployment has another value."""
+    about: str = ""
 
 
 class SettingLines(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from heatsink.client.blocking_calls import BlockingDeploymentSettings
-from heatsink.client.deployment import SettingInForce
+from heatsink.client.deployment import SettingInForce, meaning_of
 from heatsink.errors import InvalidSetting, NotFound
 from heatsink.server.running import one_line
 
@@ -89,7 +89,8 @@ def _line(setting: SettingInForce) -> dict[str, Any]:
     line: dict[str, Any] = msgspec.to_builtins(setting)
     changed_ms = line.pop("changed_ms")
     changed = None if changed_ms is None else datetime.fromtimestamp(changed_ms / 1000, UTC)
-    return {**line, "changed": changed and changed.isoformat()}
+    about = meaning_of(setting.name)
+    return {**line, "changed": changed and changed.isoformat(), "about": about}
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,9 +138,12 @@ def list_settings(
 @click.argument("name")
 @settings_options
 def get(name: str, store: str | None, server: str, token: str | None, as_json: bool) -> None:
-    """Show the setting NAME, and where its value comes from."""
+    """Show the setting NAME, where its value comes from, and what it means."""
     with _wrong_name_is_a_wrong_command():
-        _show(deployment_of(store, server, token).get(name), as_json)
+        line = deployment_of(store, server, token).get(name)
+    _show(line, as_json)
+    if not as_json:
+        click.echo(line["about"])
 
 
 @settings.command("set")

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from heatsink.client.deployment import SettingInForce
+from heatsink.client.deployment import SettingInForce, meaning_of
 from heatsink.client.heatsink import Heatsink
 from heatsink.coordinator.explainer import Explanation
 from heatsink.coordinator.workers import PartitionStatus
@@ -214,6 +214,7 @@ def _setting(found: SettingInForce) -> SettingLine:
         changed=changed,
         reason=found.reason,
         local=found.local,
+        about=meaning_of(found.name),
     )
 
 

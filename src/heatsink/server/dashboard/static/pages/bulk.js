@@ -133,7 +133,8 @@ function makePartitions() {
     more.hidden = lines.length === busy.length;
     write(more, all ? "Show busy partitions only" : `Show all ${lines.length} partitions`);
   };
-  return { element: h("div", {}, parts.element, calm, more), update };
+  const gloss = h("p", { class: "hint" }, "place: the Redis that holds the partition; home is the queue's own Redis.");
+  return { element: h("div", {}, parts.element, calm, more, gloss), update };
 }
 
 function makeTenants() {

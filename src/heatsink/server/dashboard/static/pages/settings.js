@@ -32,12 +32,13 @@ export function makeSettings(app) {
     h("div", { class: "buttons" }, h("button", { type: "submit" }, "Set"), button("Unset", takeBack)));
   const columns = [
     { name: "setting", text: (one) => one.name },
+    { name: "about", text: (one) => one.about.replaceAll("`", "") },
     { name: "value", text: (one) => shown(one.value) },
     { name: "default", text: (one) => shown(one.default) },
     { name: "from", text: origin },
   ];
   const changed = table(columns, (one) => one.name, "Every setting is at its default.");
-  const others = table(columns.slice(0, 2), (one) => one.name, "");
+  const others = table(columns.slice(0, 3), (one) => one.name, "");
   const element = h("div", { class: "cards" }, wide("Change ", form),
     wide("Not at their default ", changed.element), wide("At their default ", others.element));
 
