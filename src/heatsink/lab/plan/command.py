@@ -314,5 +314,6 @@ def _command(ctx: click.Context) -> str:
             value = ctx.params[name]
             flag = [] if isinstance(parameter, click.Argument) else [parameter.opts[0]]
             for each in value if isinstance(value, tuple) else [value]:
-                words += flag if each is True else [*flag, quote(str(each))]
+                text = f"{each:g}" if isinstance(each, float) else str(each)
+                words += flag if each is True else [*flag, quote(text)]
     return " ".join(words)

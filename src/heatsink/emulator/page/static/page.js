@@ -90,7 +90,7 @@ function table(report) {
   if (!sections.has(name)) sections.set(name, makeSection(name));
   const made = sections.get(name);
   const throttles = Object.entries(report.throttles).map(([limit, number]) => `${count.format(number)} by ${limit}`).join(", ") || "none";
-  made.summary.textContent = ` · ${report.partitions.length} partitions, map version ${report.version}, throttled: ${throttles}`;
+  made.summary.textContent = ` · ${report.partitions.length} ${report.partitions.length === 1 ? "partition" : "partitions"}, map version ${report.version}, throttled: ${throttles}`;
   fillSpace(made.bar, report.partitions);
   made.helpless.replaceChildren(...report.partitions.filter(({ state }) => state.stuck).map(stuck));
   made.rows.replaceChildren(...report.partitions.map(row));

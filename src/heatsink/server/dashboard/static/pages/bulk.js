@@ -16,7 +16,7 @@ const WHEN = {
 };
 const NO_BATCHES = [
   "No batches yet. Submit one: ",
-  h("code", {}, `curl --json '[1, 2, 3]' ${location.origin}/v1/bulk/ACTION`),
+  h("code", {}, `curl -H 'content-type: application/json' -d '[1, 2, 3]' ${location.origin}/v1/bulk/ACTION`),
   " or ",
   h("code", {}, "heatsink bulk submit ACTION items.jsonl --queue URL"),
 ];
@@ -122,6 +122,7 @@ function makePartitions() {
     { name: "place", text: (one) => (one.moves_to ? `${one.place}, moves to ${one.moves_to}` : one.place) },
   ], (one) => one.partition, "No partitions yet.");
   const calm = h("p", { class: "empty", hidden: true }, "All partitions are idle.");
+  const gloss = h("p", { class: "hint" }, "place: the Redis that holds the partition; home is the queue’s own Redis.");
   let all = false;
   const more = Object.assign(button("", () => { all = !all; }), { hidden: true });
   const update = (lines) => {
@@ -130,11 +131,11 @@ function makePartitions() {
     parts.update(all ? lines : busy);
     parts.element.hidden = lines.length > 0 && !all && busy.length === 0;
     calm.hidden = !parts.element.hidden;
+    gloss.hidden = parts.element.hidden;
     more.hidden = lines.length === busy.length;
     write(more, all ? "Show busy partitions only" : `Show all ${lines.length} partitions`);
   };
-  const gloss = h("p", { class: "hint" }, "place: the Redis that holds the partition; home is the queue's own Redis.");
-  return { element: h("div", {}, parts.element, calm, more, gloss), update };
+  return { element: h("div", {}, parts.element, gloss, calm, more), update };
 }
 
 function makeTenants() {

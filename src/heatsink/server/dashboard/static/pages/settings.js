@@ -31,9 +31,9 @@ export function makeSettings(app) {
     h("label", { class: "grow" }, "Reason", reason),
     h("div", { class: "buttons" }, h("button", { type: "submit" }, "Set"), button("Unset", takeBack)));
   const columns = [
-    { name: "setting", text: (one) => one.name },
+    { name: "setting", text: (one) => one.name, tight: true },
     { name: "about", text: (one) => one.about.replaceAll("`", "") },
-    { name: "value", text: (one) => shown(one.value) },
+    { name: "value", text: (one) => shown(one.value), tight: true },
     { name: "default", text: (one) => shown(one.default) },
     { name: "from", text: origin },
   ];

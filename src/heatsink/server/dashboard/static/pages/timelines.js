@@ -10,7 +10,7 @@ const LOOK_MS = 3_000;
 const FAN_OUT = "heatsink.fanout";
 const NO_PUSHES = [
   "No recent posts. Post one: ",
-  h("code", {}, `curl --json '{"body": "hey"}' ${location.origin}/v1/timelines/ada/posts`),
+  h("code", {}, `curl -H 'content-type: application/json' -d '{"body": "hey"}' ${location.origin}/v1/timelines/ada/posts`),
 ];
 const NOBODY = { posts: 0, groups: 0, waiting: 0, eta_s: 0 };
 
