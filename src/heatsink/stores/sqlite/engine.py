@@ -237,7 +237,8 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 
 def unavailable(error: sqlite3.Error) -> Unavailable:
-    return Unavailable(f"SQLite failed ({error}): retry")
+    first = "free space on its disk, then " if "is full" in str(error) else ""
+    return Unavailable(f"SQLite failed ({error}): {first}retry")
 
 
 def open_file(file: Path, schema: str) -> sqlite3.Connection:
@@ -314,6 +315,8 @@ def _not_opened(file: Path, error: Exception) -> Unavailable:
     cures = {
         "not a database": ": check the path, or name a new file",
         "unable to open": ": check that you may write to the file and its folder",
+        "readonly": ": check that you may write to the file and its folder",
+        "is full": ": free space on its disk",
     }
     cure = next((cure for part, cure in cures.items() if part in str(error)), "")
     return Unavailable(f"cannot open {str(file)!a} as a SQLite database: {error}{cure}")
