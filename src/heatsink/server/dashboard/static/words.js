@@ -76,7 +76,7 @@ export function hotNow(heat) {
 }
 
 function calmWords(keys, room) {
-  const nothing = `No key is hot: none gets half of what one bucket should get at most (${number(room)} write units/s).`;
+  const nothing = `No key is hot. A bucket should get at most ${number(room)} write units/s, and no key gets half of that.`;
   const busiest = keys[0];
   return busiest ? `${nothing} The busiest is ${keyName(idOf(busiest))} with ${number(busiest.write_units_s)}.` : nothing;
 }

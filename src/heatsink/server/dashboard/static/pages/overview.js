@@ -3,7 +3,7 @@
 import { overTime } from "/static/charts.js";
 import { bar, card, chart, figures, fillBar, h, keyed, table, wide, write } from "/static/elements.js";
 import { decided, latest, older, rateOf, requestsNow, series } from "/static/history.js";
-import { hotNow, keyName, moment, number, pageOf, seconds, subject, target } from "/static/words.js";
+import { count, hotNow, keyName, moment, number, pageOf, seconds, subject, target } from "/static/words.js";
 
 const SHOWN = 6;
 const LEAD = "Which keys are hot, what is refused or waits, and what Heatsink decided about it.";
@@ -34,7 +34,7 @@ function serverWords() {
 const makeFigures = () => figures({
   "write units a second": () => [number(last("heat").units), `${number(last("heat").reads)} reads a second`],
   "throttled a second": () => [number(last("heat").throttles), "refused by the store", last("heat").throttles > 0],
-  "keys spread": () => [number(latest.status?.spread_keys), `with ${number(latest.status?.extra_buckets)} extra buckets`],
+  "keys spread": () => [number(latest.status?.spread_keys), `with ${count(latest.status?.extra_buckets, "extra bucket")}`],
   "HTTP calls a second": callWords,
   "99 % of writes within": () => waitWords(0),
   "99 % of reads within": () => waitWords(1),
