@@ -342,7 +342,9 @@ async def _once(
     if not options["apply"]:
         shown(plan) if as_json else click.echo(_plan_words(plan, load))
         return
-    reports = await carry_out_all(mover, plan.moves, clock)
+    with progress_bar() as bar:
+        bar.add_task("moving slots", total=None)
+        reports = await carry_out_all(mover, plan.moves, clock)
     await _record(options["store"], [decision_of(each) for each in reports if not each.error])
     with progress_bar() as bar:
         task = bar.add_task("measuring again", total=WINDOWS)

@@ -290,7 +290,9 @@ def table() -> None:
 @json_option
 def create_table(url: str, write_units: int | None, as_json: bool) -> None:
     """Create the table that URL names: dynamodb://messages?region=eu-west-1."""
-    asyncio.run(create(url, write_units, SystemClock()))
+    with progress_bar() as bar:
+        bar.add_task("creating the table", total=None)
+        asyncio.run(create(url, write_units, SystemClock()))
     click.echo('{"made":true}' if as_json else "The table is created.")
 
 
