@@ -3,17 +3,21 @@
 Most requests are valid. Some get a mutation: another value, type or name, a cut, a bad byte. The
 emulator must answer each with 200 or an error of DynamoDB, never with 500, in bounded time and
 memory. At least half must parse and a quarter must succeed; otherwise the soak tests too little.
+
+Most requests go straight to the engine. A share goes over a connection to a real server, where also
+heads, compression and targets are wrong at times.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import http.client
 import logging
 import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -22,235 +26,102 @@ import msgspec
 from heatsink.emulator.engine import API, Engine
 from heatsink.emulator.settings import EngineSettings
 from heatsink.testing import ManualClock
+from heatsink.testing.dynamodb import LocalDynamoDB
 
-TABLES = ("plain", "sorted", "indexed")
+from .mutated import STREAMS, TABLES, Writer, created, index_on, mutated, spoiled
+
 SLOW_S = 2.0
+TIMEOUT_S = 30.0
 MEMORY_MAX_KB = 300 * 1_024
-STEP_S = 0.05
 WARM = 20_000
+TEND_EVERY = 50
+STEP_S = 0.02
 PARSED_MIN, GOOD_MIN = 0.5, 0.25
-NAMES = ("a", "b", "c", "n", "list", "map", "tags", "#x", "")
-BAD: tuple[Any, ...] = (
-    *(None, True, 0, -1, 1.5, 10**30, "", "x", [], {}, [[], []], {"S": "x"}, {"BS": [[], []]}),
-    *({"N": "1e200"}, {"NULL": False}, {"M": {"": {"S": ""}}}, {"B": "!"}, {"S": "x", "N": "1"}),
-    *("\x00", "\ud7ff", "a.b[0]", "#x", ":v", "SET a = :v", "(" * 50, "NOT " * 50),
-)
+OVER_SOCKET = 0.02
+REFUSED = (400, 404, 413, 421, 431)
+WRONG_ENCODING = (b"is not compressed as told", b"is cut off", b"is not supported")
 
 
-class Writer:
-    """Writes requests, most of them valid."""
+def tables() -> list[bytes]:
+    """The requests that create the tables of the soak."""
+    requests = [
+        created(table, ("pk", "sk", "city")[:number]) for number, table in enumerate(TABLES, 1)
+    ]
+    requests[-1]["GlobalSecondaryIndexes"] = [index_on("city", "ALL")]
+    requests[-1]["StreamSpecification"] = {
+        "StreamEnabled": True,
+        "StreamViewType": "NEW_AND_OLD_IMAGES",
+    }
+    return [msgspec.json.encode(request) for request in requests]
 
-    def __init__(self, rng: Random) -> None:
+
+class Passing(ManualClock):
+    """A clock that no task waits for."""
+
+    def pass_s(self, seconds: float) -> None:
+        self._passed_s += seconds
+
+
+class InProcess:
+    """Sends requests to an engine in this process. Its time passes with the requests."""
+
+    def __init__(self, settings: EngineSettings, seed: int) -> None:
+        self._clock = Passing()
+        self._engine = Engine(settings, self._clock, Random(seed))
+        self._sent = 0
+
+    def __call__(self, target: str, body: bytes) -> tuple[int, bytes]:
+        self._sent += 1
+        if self._sent % TEND_EVERY == 0:
+            self._clock.pass_s(STEP_S)
+            self._engine.tend()
+        return self._engine.answer(target, body)
+
+
+class OverSocket:
+    """Sends requests to a server, some with a wrong head or a wrong encoding."""
+
+    def __init__(self, dynamodb: LocalDynamoDB, rng: Random) -> None:
+        host = dynamodb.url.removeprefix("http://")
+        self._connection = http.client.HTTPConnection(host, timeout=TIMEOUT_S)
         self._rng = rng
 
-    def value(self, depth: int = 0) -> Any:
-        rng = self._rng
-        kind = rng.choice(("S", "N", "B", "BOOL", "NULL", "SS", "NS", "L", "M"))
-        if kind in ("L", "M") and depth > 2:
-            kind = "S"
-        makers: dict[str, Callable[[], Any]] = {
-            "S": lambda: rng.choice(("", "x", "é" * 3, "y" * rng.randrange(300))),
-            "N": lambda: rng.choice(("0", "-1.50", "1e10", str(rng.randrange(100)))),
-            "B": lambda: rng.choice(("", "AAAA", "eA==")),
-            "BOOL": lambda: rng.random() < 0.5,
-            "NULL": lambda: True,
-            "SS": lambda: rng.sample(("a", "b", "c"), rng.randint(1, 3)),
-            "NS": lambda: rng.sample(("1", "2", "3"), rng.randint(1, 3)),
-            "L": lambda: [self.value(depth + 1) for _ in range(rng.randrange(4))],
-            "M": lambda: {
-                rng.choice(NAMES[:6]): self.value(depth + 1) for _ in range(rng.randrange(3))
-            },
-        }
-        return {kind: makers[kind]()}
+    def __call__(self, target: str, body: bytes) -> tuple[int, bytes]:
+        headers = {"X-Amz-Target": target, "Content-Type": "application/x-amz-json-1.0"}
+        path, chance = "/", self._rng.random()
+        if chance < 0.04:
+            body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
+        elif chance < 0.05:
+            headers["Content-Encoding"] = self._rng.choice(("gzip", "deflate", "br", "", "x,y"))
+        elif chance < 0.06:
+            headers["X-Amz-Target"] = self._rng.choice(("", "x", API, API + "X", target[1:]))
+        elif chance < 0.07:
+            headers["Accept-Encoding"] = self._rng.choice(("gzip", "deflate;q=x", ",", "*"))
+        elif chance < 0.08:
+            path = self._rng.choice(("/x", "/control/nope", "/?a=%", "//"))
+        self._connection.request("POST", path, body, headers)
+        response = self._connection.getresponse()
+        status, answer = response.status, response.read()
+        if status == 500 and any(words in answer for words in WRONG_ENCODING):
+            return 400, answer  # as DynamoDB does
+        return status, answer
 
-    def key(self, table: str) -> Any:
-        key = {"pk": {"S": f"k{self._rng.randrange(50)}"}}
-        return key if table == "plain" else {**key, "sk": {"N": str(self._rng.randrange(20))}}
-
-    def item(self, table: str) -> Any:
-        extra = {name: self.value() for name in self._rng.sample(NAMES[:7], 3)}
-        if table == "indexed" and self._rng.random() < 0.7:
-            extra["city"] = {"S": self._rng.choice("xyz")}
-        return {**extra, **self.key(table)}
-
-    def condition(self) -> Any:
-        rng = self._rng
-        text, values = rng.choice(
-            (
-                ("attribute_not_exists(a)", {}),
-                ("attribute_exists(pk) OR n > :v", {":v": {"N": "5"}}),
-                ("size(a) < :v AND NOT b = :w", {":v": {"N": "9"}, ":w": {"S": "x"}}),
-                ("a BETWEEN :v AND :w", {":v": {"N": "1"}, ":w": {"N": "5"}}),
-                ("contains(tags, :v) OR begins_with(a, :v)", {":v": {"S": "a"}}),
-                ("a IN (:v, :w) OR attribute_type(b, :t)",
-                 {":v": {"S": "x"}, ":w": {"N": "1"}, ":t": {"S": "L"}}),
-            )
-        )  # fmt: skip
-        return text, values
-
-    def request(self) -> tuple[str, Any]:
-        rng, table = self._rng, self._rng.choice(TABLES)
-        operation = rng.choice(OPERATIONS)
-        return operation, getattr(self, operation)(table)
-
-    def PutItem(self, table: str) -> Any:  # noqa: N802  as on the wire
-        request: Any = {"TableName": table, "Item": self.item(table)}
-        return self._guarded(request)
-
-    def _guarded(self, request: Any) -> Any:
-        if self._rng.random() < 0.3:
-            text, values = self.condition()
-            request["ConditionExpression"] = text
-            if values:
-                request["ExpressionAttributeValues"] = {
-                    **request.get("ExpressionAttributeValues", {}),
-                    **values,
-                }
-        elif self._rng.random() < 0.2:
-            request["Expected"] = {"a": {"ComparisonOperator": "NULL"}}
-            request.pop("UpdateExpression", None)
-            request.pop("ExpressionAttributeValues", None)
-        return request
-
-    def UpdateItem(self, table: str) -> Any:  # noqa: N802
-        text, values = self._rng.choice(
-            (
-                ("SET a = :a, b = if_not_exists(b, :a)", {":a": self.value()}),
-                ("ADD n :n", {":n": {"N": "1"}}),
-                ("REMOVE a, b", {}),
-                ("SET list = list_append(if_not_exists(list, :l), :l)", {":l": {"L": []}}),
-                ("DELETE tags :t SET c = :t", {":t": {"SS": ["a"]}}),
-            )
-        )
-        request = {"TableName": table, "Key": self.key(table), "UpdateExpression": text}
-        if values:
-            request["ExpressionAttributeValues"] = values
-        return self._guarded(request)
-
-    def DeleteItem(self, table: str) -> Any:  # noqa: N802
-        return self._guarded({"TableName": table, "Key": self.key(table)})
-
-    def GetItem(self, table: str) -> Any:  # noqa: N802
-        return {"TableName": table, "Key": self.key(table), "ProjectionExpression": "a, map.b"}
-
-    def Query(self, table: str) -> Any:  # noqa: N802
-        if table == "indexed" and self._rng.random() < 0.5:
-            return {
-                "TableName": table,
-                "IndexName": "by-city",
-                "KeyConditions": {
-                    "city": {"ComparisonOperator": "EQ", "AttributeValueList": [{"S": "x"}]}
-                },
-            }
-        return {
-            "TableName": table,
-            "KeyConditionExpression": "pk = :p",
-            "ExpressionAttributeValues": {":p": self.key(table)["pk"]},
-            "Limit": self._rng.randint(1, 20),
-        }
-
-    def Scan(self, table: str) -> Any:  # noqa: N802
-        text, values = self.condition()
-        filtered: Any = {"FilterExpression": text}
-        if values:
-            filtered["ExpressionAttributeValues"] = values
-        return {"TableName": table, "Limit": self._rng.randint(1, 30), **filtered}
-
-    def BatchWriteItem(self, table: str) -> Any:  # noqa: N802
-        keys = {str(key): key for key in (self.key(table) for _ in range(5))}
-        writes = [
-            {"DeleteRequest": {"Key": key}}
-            if self._rng.random() < 0.5
-            else {"PutRequest": {"Item": {**self.item(table), **key}}}
-            for key in keys.values()
-        ]
-        return {"RequestItems": {table: writes}}
-
-    def BatchGetItem(self, table: str) -> Any:  # noqa: N802
-        keys = {str(key): key for key in (self.key(table) for _ in range(5))}
-        return {"RequestItems": {table: {"Keys": list(keys.values())}}}
-
-    def TransactWriteItems(self, table: str) -> Any:  # noqa: N802
-        return {"TransactItems": [{"Put": self.PutItem(table)}, {"Delete": self._other(table)}]}
-
-    def _other(self, table: str) -> Any:
-        return {"TableName": table, "Key": {**self.key(table), "pk": {"S": "other"}}}
-
-    def TransactGetItems(self, table: str) -> Any:  # noqa: N802
-        return {"TransactItems": [{"Get": {"TableName": table, "Key": self.key(table)}}]}
-
-
-OPERATIONS = (
-    *("PutItem", "UpdateItem", "DeleteItem", "GetItem", "Query", "Scan"),
-    *("BatchWriteItem", "BatchGetItem", "TransactWriteItems", "TransactGetItems"),
-)
-
-
-def mutated(rng: Random, value: Any) -> Any:
-    """Change one random place of a request."""
-    if isinstance(value, dict) and value and rng.random() < 0.9:
-        name = rng.choice(list(value))
-        chance = rng.random()
-        changed = dict(value)
-        if chance < 0.1:
-            del changed[name]
-        elif chance < 0.2:
-            changed[rng.choice((*NAMES, name.lower(), name + "s"))] = changed.pop(name)
-        else:
-            changed[name] = mutated(rng, value[name])
-        return changed
-    if isinstance(value, list) and value and rng.random() < 0.9:
-        at = rng.randrange(len(value))
-        return [*value[:at], mutated(rng, value[at]), *value[at + rng.randrange(2) :]]
-    if isinstance(value, str) and value and rng.random() < 0.5:
-        at = rng.randrange(len(value))
-        return value[:at] + rng.choice(("", "(", ")", " ", ".", ",", ":", "#", "[0]")) + value[at:]
-    return rng.choice(BAD)
-
-
-def spoiled(rng: Random, body: bytes) -> bytes:
-    """Change bytes, so that most results are no JSON."""
-    at = rng.randrange(len(body))
-    return body[:at] + rng.choice((b"", b"\xff", b'"', b"[", b"\\u12")) + body[at + 1 :]
-
-
-def create(engine: Engine) -> None:
-    for table in TABLES:
-        names = {"pk": "S", "sk": "N", "city": "S"}
-        used = list(names)[: TABLES.index(table) + 1]
-        request: Any = {
-            "TableName": table,
-            "AttributeDefinitions": [
-                {"AttributeName": name, "AttributeType": names[name]} for name in used
-            ],
-            "KeySchema": [
-                {"AttributeName": name, "KeyType": role}
-                for name, role in zip(used[:2], ("HASH", "RANGE"), strict=False)
-            ],
-            "BillingMode": "PAY_PER_REQUEST",
-        }
-        if table == "indexed":
-            request["GlobalSecondaryIndexes"] = [
-                {
-                    "IndexName": "by-city",
-                    "KeySchema": [{"AttributeName": "city", "KeyType": "HASH"}],
-                    "Projection": {"ProjectionType": "ALL"},
-                }
-            ]
-        status, body = engine.answer(API + "CreateTable", msgspec.json.encode(request))
-        assert status == 200, body
+    def close(self) -> None:
+        self._connection.close()
 
 
 class Soak:
     """Sends requests and counts the answers."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, dynamodb: LocalDynamoDB) -> None:
         self._rng = Random(seed)
         self._writer = Writer(self._rng)
-        self._engine = Engine(
-            EngineSettings(write_limit=1e9, read_limit=1e9), ManualClock(), Random(seed)
-        )
-        create(self._engine)
+        self._inside = InProcess(EngineSettings(write_limit=1e9, read_limit=1e9), seed)
+        self._outside = OverSocket(dynamodb, self._rng)
+        for body in tables():
+            for send in (self._inside, self._outside):
+                status, answer = send(API + "CreateTable", body)
+                assert status == 200, answer
         self.counts: Counter[str] = Counter()
         self.slowest_s = 0.0
 
@@ -263,15 +134,27 @@ class Soak:
         body = msgspec.json.encode(request)
         if rng.random() < 0.05:
             body = spoiled(rng, body)
+        is_outside = rng.random() < OVER_SOCKET
+        send: Any = self._outside if is_outside else self._inside
+        target = operation if operation.startswith(STREAMS) else API + operation
         began_s = time.perf_counter()
-        status, answer = self._engine.answer(API + operation, body)
+        status, answer = send(target, body)
         took_s = time.perf_counter() - began_s
         self.slowest_s = max(self.slowest_s, took_s)
-        self.counts[str(status)] += 1
-        self.counts["parsed"] += b"SerializationException" not in answer
-        if status not in (200, 400) or took_s > SLOW_S:
+        self._count(operation, status, answer, is_outside)
+        if status not in (200, *(REFUSED if is_outside else REFUSED[:1])) or took_s > SLOW_S:
             return f"{operation} took {took_s:.2f} s and got {status}: {body!r}"
         return None
+
+    def _count(self, operation: str, status: int, answer: bytes, is_outside: bool) -> None:
+        self.counts[str(status)] += 1
+        self.counts["parsed"] += b"SerializationException" not in answer
+        self.counts["over the socket"] += is_outside
+        if status == 200 and operation.startswith(STREAMS) and not is_outside:
+            self._writer.learn(msgspec.json.decode(answer))
+
+    def close(self) -> None:
+        self._outside.close()
 
 
 def memory_kb() -> int:
@@ -281,12 +164,16 @@ def memory_kb() -> int:
 def run(requests: int, seed: int) -> list[str]:
     """Send the requests. Returns what went wrong."""
     logging.getLogger("heatsink").addHandler(logging.StreamHandler())
-    soak, problems, warm_kb = Soak(seed), [], 0
-    for number in range(requests):
-        if (problem := soak.send()) is not None:
-            problems.append(f"request {number}: {problem}")
-        if number == min(WARM, requests // 2):
-            warm_kb = memory_kb()
+    with LocalDynamoDB(EngineSettings(port=0, write_limit=1e9, read_limit=1e9), seed) as dynamodb:
+        soak, problems, warm_kb = Soak(seed, dynamodb), [], 0
+        try:
+            for number in range(requests):
+                if (problem := soak.send()) is not None:
+                    problems.append(f"request {number}: {problem}")
+                if number == min(WARM, requests // 2):
+                    warm_kb = memory_kb()
+        finally:
+            soak.close()
     grown_kb = memory_kb() - warm_kb
     counts, share = soak.counts, max(requests, 1)
     if grown_kb > MEMORY_MAX_KB:
@@ -295,8 +182,9 @@ def run(requests: int, seed: int) -> list[str]:
         problems.append(f"too few requests parse or succeed: {dict(counts)}")
     parsed, good = counts["parsed"] / share, counts["200"] / share
     print(
-        f"{requests:,} requests: {parsed:.0%} parsed, {good:.0%} got 200, {counts['500']} got 500; "
-        f"slowest {soak.slowest_s * 1_000:.0f} ms, memory grew by {grown_kb / 1_024:,.0f} MB"
+        f"{requests:,} requests, {counts['over the socket']:,} over a socket: {parsed:.0%} parsed, "
+        f"{good:.0%} got 200, {counts['500']} got 500; slowest {soak.slowest_s * 1_000:.0f} ms, "
+        f"memory grew by {grown_kb / 1_024:,.0f} MB"
     )
     return problems
 

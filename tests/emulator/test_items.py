@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.emulator.capacity.table import SPACE
-from heatsink.emulator.rows import EVERYTHING, Bounds, Key, Row, Rows, token_of
+from heatsink.emulator.rows import Row, Rows, token_of
+from heatsink.stores.dynamodb.wire.expressions.key_conditions import EVERYTHING, Bounds
+from heatsink.stores.dynamodb.wire.keys import Key
 
 hashes = st.sampled_from("pqr")
 sorts = st.text("ab", min_size=1, max_size=3)

@@ -20,7 +20,7 @@ import msgspec
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.settings import Settings
 from heatsink.emulator.engine import API, Engine
-from heatsink.emulator.rows import Key, Row
+from heatsink.emulator.rows import Row
 from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import Throttled
 from heatsink.primitives.clock import Clock, now_ms
@@ -30,6 +30,7 @@ from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials, Item
 from heatsink.stores.dynamodb.connections import Answer as HttpAnswer
 from heatsink.stores.dynamodb.registry import _meta_of
 from heatsink.stores.dynamodb.table import META, NOTHING, DynamoTable
+from heatsink.stores.dynamodb.wire.keys import Key
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.memory.messages import MemoryBus
 from heatsink.stores.sqlite.alone import SqliteAlone

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatsink.emulator.operations.expressions import read_expressions
 from heatsink.stores.dynamodb.wire.expressions.conditions import (
     BeginsWith,
     Between,
@@ -35,6 +34,7 @@ from heatsink.stores.dynamodb.wire.expressions.operands import (
     Sum,
 )
 from heatsink.stores.dynamodb.wire.expressions.parser import parse_condition, parse_update
+from heatsink.stores.dynamodb.wire.expressions.reading import read_expressions
 from heatsink.stores.dynamodb.wire.expressions.updates import Update
 from heatsink.stores.dynamodb.wire.values import Value
 

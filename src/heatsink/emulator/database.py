@@ -8,9 +8,9 @@ from typing import Any
 
 from heatsink.primitives.clock import Clock
 from heatsink.stores.dynamodb.wire.errors import not_found
+from heatsink.stores.dynamodb.wire.keys import Key
 
 from .indexes import GlobalIndex, LocalIndex
-from .rows import Key
 from .settings import EngineSettings
 from .streams import Stream
 from .table import EngineTable

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from heatsink.primitives.clock import Clock
+from heatsink.stores.dynamodb.wire import requests
 from heatsink.stores.dynamodb.wire.errors import (
     SERVICE,
     EngineError,
@@ -18,9 +19,9 @@ from heatsink.stores.dynamodb.wire.errors import (
     Refused,
     ValidationFailed,
 )
+from heatsink.stores.dynamodb.wire.shapes import Reading, explain
 from heatsink.stores.dynamodb.wire.values import TOO_DEEP
 
-from . import requests
 from .adaptation import TableReport
 from .database import Database, Json
 from .journal import DEFINING, Journal
@@ -52,7 +53,6 @@ from .operations.transactions import transact_get_items, transact_write_items
 from .operations.updates import update_table
 from .operations.writes import delete_item, put_item, update_item
 from .settings import EngineSettings
-from .shapes import Reading, explain
 from .table import EngineTable
 
 logger = logging.getLogger("heatsink")

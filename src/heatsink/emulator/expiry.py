@@ -8,8 +8,9 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
 
-from .rows import Key, Row, Rows
-from .schema import Schema
+from heatsink.stores.dynamodb.wire.keys import Key, Schema
+
+from .rows import Row, Rows
 
 TOO_OLD_S = 5 * 365 * 86_400.0  # DynamoDB does not delete items that expired so long ago
 AT_ONCE = 500

@@ -12,7 +12,6 @@ may lag behind the table.
 from __future__ import annotations
 
 from collections import deque
-from decimal import Decimal
 from random import Random
 from typing import Any, Literal, NamedTuple
 
@@ -20,94 +19,31 @@ import msgspec
 
 from heatsink.primitives.clock import Clock
 from heatsink.stores.dynamodb.wire.errors import DoesNotFit, ValidationFailed
+from heatsink.stores.dynamodb.wire.keys import (
+    HASH_BYTES_MAX,
+    SORT_BYTES_MAX,
+    IndexSchema,
+    Key,
+    KeyPart,
+    Part,
+    checked,
+    natives,
+)
 from heatsink.stores.dynamodb.wire.values import (
     Item,
-    Native,
     Value,
     admit,
     kind_of,
-    native,
     text_size,
 )
 
 from .adaptation import Adaptation
-from .rows import Key, Part, Row, Rows, token_of
-from .schema import HASH_BYTES_MAX, MISMATCH, SORT_BYTES_MAX, KeyPart, Schema, checked
+from .rows import Row, Rows, token_of
 from .units import Operation, TableLimits, Throughput, write_units
 
 INVALID = "One or more parameter values were invalid: "
 Status = Literal["CREATING", "ACTIVE", "DELETING"]
 BACKFILLED_AT_ONCE = 500
-
-
-class IndexSchema(msgspec.Struct, frozen=True):
-    """The key of an index: up to four attributes form its hash, and up to four its sort key.
-
-    `table` is the schema of the table, whose key attributes are part of every entry.
-    """
-
-    hash_parts: tuple[KeyPart, ...]
-    sort_parts: tuple[KeyPart, ...]
-    table: Schema
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(part.name for part in (*self.hash_parts, *self.sort_parts))
-
-    @property
-    def entry_names(self) -> tuple[str, ...]:
-        """The key attributes of the index and of the table, each once."""
-        return tuple(dict.fromkeys((*self.names, *self.table.names)))
-
-    def part(self, value: Value | None, part: KeyPart) -> Native:
-        if value is None or type(value) is not dict:
-            raise ValidationFailed(MISMATCH)
-        admit(value)
-        if kind_of(value) != part.kind:
-            raise ValidationFailed(MISMATCH)
-        return checked(value, part, HASH_BYTES_MAX if part in self.hash_parts else SORT_BYTES_MAX)
-
-    def start_key(self, key: Item) -> Key:
-        """Return the key of an entry from the field `ExclusiveStartKey` of a request."""
-        if key.keys() != set(self.entry_names):
-            raise ValidationFailed(MISMATCH)
-        for part in (*self.hash_parts, *self.sort_parts):
-            self.part(key[part.name], part)
-        found = self.key_of(self.table.key_of(self.table.key_values(key)), key)
-        assert found is not None
-        return found
-
-    def key_of(self, key: Key, item: Item) -> Key | None:
-        """Return the key of an item's entry. None if the item has no entry in the index.
-
-        An item without a key attribute of the index has none. Neither has an item whose attribute
-        is no valid key, which can happen if the item is older than the index.
-        """
-        hashes = _natives(item, self.hash_parts, HASH_BYTES_MAX)
-        sorts = _natives(item, self.sort_parts, SORT_BYTES_MAX)
-        if hashes is None or sorts is None:
-            return None
-        of_table = (key.hash,) if key.sort is None else (key.hash, key.sort)
-        sort: Any = (*sorts, *of_table)
-        return Key(hashes[0] if len(hashes) == 1 else hashes, sort)
-
-    def key_values(self, item: Item) -> Item:
-        return {name: item[name] for name in self.entry_names}
-
-
-def _natives(item: Item, parts: tuple[KeyPart, ...], most: int) -> tuple[Native, ...] | None:
-    found = []
-    for part in parts:
-        value = item.get(part.name)
-        if value is None or part.kind not in value:
-            return None
-        content = native(value)
-        if not isinstance(content, Decimal):
-            length = len(content.encode()) if isinstance(content, str) else len(content)
-            if not 0 < length <= most:
-                return None
-        found.append(content)
-    return tuple(found)
 
 
 class IndexSpec(msgspec.Struct, frozen=True):
@@ -334,6 +270,6 @@ class GlobalIndex:
 
 
 def _hash_of(item: Item, schema: IndexSchema) -> Part:
-    found = _natives(item, schema.hash_parts, HASH_BYTES_MAX)
+    found = natives(item, schema.hash_parts, HASH_BYTES_MAX)
     assert found is not None
     return found[0] if len(found) == 1 else found

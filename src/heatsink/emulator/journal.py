@@ -23,10 +23,11 @@ import msgspec
 
 from heatsink.errors import Misconfigured
 from heatsink.stores.dynamodb.wire.errors import EngineError
+from heatsink.stores.dynamodb.wire.keys import Key
 from heatsink.stores.dynamodb.wire.values import Item, admit_item
 
 from .database import Database
-from .rows import Key, Row
+from .rows import Row
 from .table import EngineTable
 
 MAGIC = b"heatsink dynamo 1\n"

@@ -20,7 +20,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from heatsink.primitives.keys import seeded_hash
-from heatsink.stores.dynamodb.wire.values import Item, Native
+from heatsink.stores.dynamodb.wire.expressions.key_conditions import EVERYTHING, Bounds
+from heatsink.stores.dynamodb.wire.keys import Key, Part
+from heatsink.stores.dynamodb.wire.values import Item
 
 from .capacity.table import SPACE, PartitionMap, equal_ranges
 
@@ -28,40 +30,10 @@ BINS = 64
 KNOWN_MAX = 1 << 16
 _hash = seeded_hash(b"")
 
-Part = Native | tuple[Native, ...]
-
-
-class Key(NamedTuple):
-    """A key of a table or an index. `sort` is None in a table without sort keys.
-
-    In an index, `sort` is a tuple: the index's sort key, then the primary key of the table, since
-    many items may have the same key in an index. `hash` is a tuple if several attributes form it.
-    """
-
-    hash: Part
-    sort: Part | None
-
 
 class Row(NamedTuple):
     item: Item
     size: int
-
-
-class Bounds(NamedTuple):
-    """A range of sort keys: a lower and an upper bound (None: no bound), or a prefix.
-
-    The bounds of an index are tuples, which may be shorter than its sort keys. A tuple stands for
-    all sort keys that begin with it.
-    """
-
-    low: Part | None = None
-    low_included: bool = True
-    high: Part | None = None
-    high_included: bool = True
-    prefix: Part | None = None
-
-
-EVERYTHING = Bounds()
 
 
 class Collection:

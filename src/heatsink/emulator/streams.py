@@ -20,11 +20,11 @@ import msgspec
 
 from heatsink.primitives.clock import Clock
 from heatsink.stores.dynamodb.wire.errors import Refused, not_found
+from heatsink.stores.dynamodb.wire.keys import Schema
 from heatsink.stores.dynamodb.wire.values import Item, admit_item
 
 from .capacity.table import PartitionMap
 from .rows import Row
-from .schema import Schema
 
 KEPT_S = 24 * 3_600.0
 SHARD_S = 4 * 3_600.0

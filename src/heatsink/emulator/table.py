@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 
 from heatsink.primitives.clock import Clock
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.keys import Key, Schema
 from heatsink.stores.dynamodb.wire.values import Item
 
 from .adaptation import Adaptation, TableReport
 from .capacity.limits import CapacityVerdict
 from .expiry import Expiry, Walk
 from .indexes import BACKFILLED_AT_ONCE, GlobalIndex, IndexChange, LocalIndex, change_of
-from .rows import Key, Row, Rows, token_of
-from .schema import Schema
+from .rows import Row, Rows, token_of
 from .streams import Stream
 from .units import Operation, TableLimits, Throughput
 
@@ -128,6 +129,17 @@ class EngineTable:
 
     def read_from(self, consistent: bool) -> Rows:
         return self.rows if consistent or self._replica is None else self._replica.rows()
+
+    def check_scalars(self, nested: frozenset[str]) -> None:
+        """Raise if an expression reaches into a key attribute, which is never a map or a list."""
+        keys = [("Key", name) for name in self.schema.names]
+        keys += [("IndexKey", name) for one in self.indexes.values() for name in one.schema.names]
+        for kind, name in keys:
+            if name in nested:
+                raise ValidationFailed(
+                    "Key attributes must be scalars; list random access '[]' and map lookup '.' "
+                    f"are not allowed: {kind}: {name}"
+                )
 
     def check_index_keys(self, new: Item, old: Item | None) -> None:
         """Raise if a write gives a key attribute of an index a value that no key can have."""

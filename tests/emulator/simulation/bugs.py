@@ -14,8 +14,9 @@ from heatsink.emulator.capacity.table import SPACE, AdaptiveTable, PartitionMap
 from heatsink.emulator.database import Database
 from heatsink.emulator.engine import OPERATIONS
 from heatsink.emulator.operations import batches, reads, writes
-from heatsink.emulator.rows import Collection, Items, Key, Move, Row, Rows, RowShelf, token_of
+from heatsink.emulator.rows import Collection, Items, Move, Row, Rows, RowShelf, token_of
 from heatsink.emulator.table import EngineTable, Replica, _store
+from heatsink.stores.dynamodb.wire.keys import Key
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()

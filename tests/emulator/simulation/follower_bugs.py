@@ -11,12 +11,13 @@ from unittest.mock import patch
 from heatsink.emulator import table as tables
 from heatsink.emulator.engine import STREAMS_API
 from heatsink.emulator.expiry import Walk
-from heatsink.emulator.indexes import GlobalIndex, IndexChange, IndexSchema, _Lagging, change_of
+from heatsink.emulator.indexes import GlobalIndex, IndexChange, _Lagging, change_of
 from heatsink.emulator.operations import streams as stream_operations
 from heatsink.emulator.operations import writes
-from heatsink.emulator.rows import Key, Row, token_of
+from heatsink.emulator.rows import Row, token_of
 from heatsink.emulator.streams import Shard, Stream
 from heatsink.emulator.units import Charge, take_together
+from heatsink.stores.dynamodb.wire.keys import IndexSchema, Key
 from tests.planted import Bugs
 
 from .bugs import _operation

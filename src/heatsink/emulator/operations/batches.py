@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from heatsink.emulator.database import Consumed, Database, Json, only_one
-from heatsink.emulator.requests import (
+from heatsink.emulator.table import EngineTable
+from heatsink.emulator.units import read_units
+from heatsink.stores.dynamodb.wire.errors import Throttled, ValidationFailed
+from heatsink.stores.dynamodb.wire.expressions.reading import Projection, projection_of
+from heatsink.stores.dynamodb.wire.requests import (
     BatchGetItem,
     BatchWriteItem,
     KeysAndAttributes,
     Write,
     WriteRequest,
 )
-from heatsink.emulator.table import EngineTable
-from heatsink.emulator.units import read_units
-from heatsink.stores.dynamodb.wire.errors import Throttled, ValidationFailed
 from heatsink.stores.dynamodb.wire.values import admit_item
 
-from .expressions import Projection, projection_of
 from .writes import PreparedWrite, collections, prepare_delete, prepare_put
 
 WRITES_MAX = 25

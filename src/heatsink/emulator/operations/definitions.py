@@ -8,8 +8,12 @@ from math import ceil
 from typing import Any
 
 from heatsink.emulator.capacity.limits import TableCapacity
-from heatsink.emulator.indexes import INVALID, IndexSchema, IndexSpec
-from heatsink.emulator.requests import (
+from heatsink.emulator.indexes import INVALID, IndexSpec
+from heatsink.emulator.settings import PARTITIONS_MAX, EngineSettings
+from heatsink.emulator.units import TableLimits
+from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, constraint_failed
+from heatsink.stores.dynamodb.wire.keys import IndexSchema, KeyPart, Schema
+from heatsink.stores.dynamodb.wire.requests import (
     AttributeDefinition,
     BillingMode,
     GlobalSecondaryIndex,
@@ -19,10 +23,6 @@ from heatsink.emulator.requests import (
     ProvisionedThroughput,
     WarmThroughput,
 )
-from heatsink.emulator.schema import KeyPart, Schema
-from heatsink.emulator.settings import PARTITIONS_MAX, EngineSettings
-from heatsink.emulator.units import TableLimits
-from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, constraint_failed
 
 NAME = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
 TABLE_UNITS_MAX = 40_000  # the service's default quota of a table, for reads and for writes

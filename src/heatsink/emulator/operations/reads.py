@@ -9,61 +9,40 @@ import msgspec
 from heatsink.emulator.capacity.table import SPACE
 from heatsink.emulator.database import Consumed, Database, Json
 from heatsink.emulator.indexes import GlobalIndex, IndexSpec, LocalIndex
-from heatsink.emulator.requests import Condition as LegacyCondition
-from heatsink.emulator.requests import GetItem, PageRequest, Query, Scan
-from heatsink.emulator.rows import Key, Part, Row, token_of
+from heatsink.emulator.rows import Row, token_of
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import read_units
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
-from heatsink.stores.dynamodb.wire.expressions.conditions import Condition
-from heatsink.stores.dynamodb.wire.expressions.operands import Path, Scope, Size
-from heatsink.stores.dynamodb.wire.values import Item, admit
-
-from .expressions import (
+from heatsink.stores.dynamodb.wire.expressions.key_conditions import (
+    KeySchema,
+    KeyTest,
+    key_range,
+    legacy_tests,
+    tests_of,
+)
+from heatsink.stores.dynamodb.wire.expressions.legacy import legacy_filter
+from heatsink.stores.dynamodb.wire.expressions.reading import (
     FILTER,
     KEYS,
     PROJECTION,
     Expressions,
+    check_filter,
     check_mixed,
-    check_scalars,
     check_used,
-    legacy_filter,
     legacy_projection,
+    mentioned,
     projection_of,
     read_expressions,
 )
-from .keys import KeySchema, KeyTest, key_range, legacy_tests, tests_of
+from heatsink.stores.dynamodb.wire.keys import Key, Part
+from heatsink.stores.dynamodb.wire.requests import Condition as LegacyCondition
+from heatsink.stores.dynamodb.wire.requests import GetItem, PageRequest, Query, Scan
+from heatsink.stores.dynamodb.wire.values import Item, admit
 
 SHOWN_BARE = ("contains duplicates", "number set", "numeric value", "significant", "magnitude")
 PAGE_BYTES_MAX = 1_024 * 1_024
 STARTING_KEY = "The provided starting key is invalid"
 Source = EngineTable | LocalIndex | GlobalIndex
-
-
-def check_filter(condition: Condition, schema: KeySchema, scope: Scope, field: str) -> None:
-    """Raise `ValidationFailed` if the filter of a query uses a key attribute.
-
-    Conditions on key attributes belong in the KeyConditionExpression.
-    """
-    for name in _mentioned(condition, scope):
-        if name in schema.names:
-            raise ValidationFailed(
-                f"{field} can only contain non-primary key attributes: "
-                f"Primary key attribute: {name}"
-            )
-
-
-def _mentioned(condition: object, scope: Scope) -> Iterator[str]:
-    if isinstance(condition, Path):
-        yield str(condition.resolved(scope)[0])
-    elif isinstance(condition, Size):
-        yield from _mentioned(condition.of, scope)
-    elif isinstance(condition, tuple):
-        for part in condition:
-            yield from _mentioned(part, scope)
-    elif hasattr(condition, "__struct_fields__"):
-        for field in condition.__struct_fields__:
-            yield from _mentioned(getattr(condition, field), scope)
 
 
 def get_item(database: Database, request: GetItem) -> Json:
@@ -75,7 +54,7 @@ def get_item(database: Database, request: GetItem) -> Json:
     )
     table = database.table(request.table_name)
     if projection.nested:
-        check_scalars(projection.nested, table)
+        table.check_scalars(projection.nested)
     key = table.schema.key_of(request.key)
     row = table.read_from(request.consistent_read).get(key)
     units = read_units(row.size if row else 0, request.consistent_read)
@@ -120,7 +99,7 @@ class _PageRules(msgspec.Struct, frozen=True):
 
     def filtered(self) -> set[str]:
         """Return the attributes that the filter uses."""
-        return set(_mentioned(self.given.condition, self.given.scope))
+        return set(mentioned(self.given.condition, self.given.scope))
 
     def missing_in(self, index: LocalIndex) -> list[str]:
         """Return the attributes that the request needs and the index does not have."""
@@ -142,9 +121,9 @@ def query(database: Database, request: Query) -> Json:
     hash_, bounds = key_range(tests, source.schema)
     if given.condition is not None:
         field = "Filter Expression" if request.query_filter is None else "QueryFilter"
-        check_filter(given.condition, source.schema, given.scope, field)
+        check_filter(given, source.schema.names, field)
     if given.nested:
-        check_scalars(given.nested, table)
+        table.check_scalars(given.nested)
     if after is not None:
         _check_start(after, hash_, tests, source.schema, request.exclusive_start_key or {})
     rules = _PageRules(given, request.select == "COUNT", request.limit)
@@ -229,7 +208,7 @@ def scan(database: Database, request: Scan) -> Json:
             f"TotalSegments: {request.total_segments} Segment: {request.segment}"
         )
     if given.nested:
-        check_scalars(given.nested, table)
+        table.check_scalars(given.nested)
     noted: list[Row] = []
     rules = _PageRules(given, request.select == "COUNT", request.limit)
     found = _noting(rows.scan(first, until, after), noted)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 
 from heatsink.emulator.database import Database, Json
-from heatsink.emulator.requests import (
-    ListTagsOfResource,
-    Nothing,
-    OneTable,
-    TagResource,
-    UntagResource,
-)
 from heatsink.emulator.table import EngineTable
 from heatsink.stores.dynamodb.wire.errors import (
     EngineError,
     NotFound,
     ValidationFailed,
     not_found,
+)
+from heatsink.stores.dynamodb.wire.requests import (
+    ListTagsOfResource,
+    Nothing,
+    OneTable,
+    TagResource,
+    UntagResource,
 )
 
 from .definitions import TABLE_UNITS_MAX

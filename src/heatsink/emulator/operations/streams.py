@@ -8,9 +8,14 @@ from typing import Any
 import msgspec
 
 from heatsink.emulator.database import Database, Json
-from heatsink.emulator.requests import DescribeStream, GetRecords, GetShardIterator, ListStreams
 from heatsink.emulator.streams import Shard, Stream, trimmed
 from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, not_found
+from heatsink.stores.dynamodb.wire.requests import (
+    DescribeStream,
+    GetRecords,
+    GetShardIterator,
+    ListStreams,
+)
 
 ITERATOR_S = 15 * 60.0
 ANSWER_BYTES_MAX = 1_024 * 1_024

@@ -9,7 +9,10 @@ from uuid import UUID
 from heatsink.emulator.database import Database, Json
 from heatsink.emulator.expiry import Expiry
 from heatsink.emulator.indexes import INVALID, GlobalIndex, IndexSpec, LocalIndex
-from heatsink.emulator.requests import (
+from heatsink.emulator.streams import Stream, StreamSpec
+from heatsink.emulator.table import EngineTable, TableSpec
+from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, not_found
+from heatsink.stores.dynamodb.wire.requests import (
     BillingMode,
     CreateTable,
     Encryption,
@@ -21,9 +24,6 @@ from heatsink.emulator.requests import (
     Tag,
     UpdateTimeToLive,
 )
-from heatsink.emulator.streams import Stream, StreamSpec
-from heatsink.emulator.table import EngineTable, TableSpec
-from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, not_found
 
 from .definitions import (
     check_definitions,

@@ -14,13 +14,7 @@ import msgspec
 
 from heatsink.emulator.capacity.limits import CapacityVerdict
 from heatsink.emulator.database import Consumed, Database, Json, only_one
-from heatsink.emulator.requests import (
-    TransactGet,
-    TransactGetItems,
-    TransactWriteItem,
-    TransactWriteItems,
-)
-from heatsink.emulator.rows import Key, token_of
+from heatsink.emulator.rows import token_of
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import TRANSACTION_FACTOR, Charge, Operation, read_units
 from heatsink.stores.dynamodb.wire.errors import (
@@ -32,9 +26,16 @@ from heatsink.stores.dynamodb.wire.errors import (
     ValidationFailed,
     cancellation_reason,
 )
+from heatsink.stores.dynamodb.wire.expressions.reading import Projection, projection_of
+from heatsink.stores.dynamodb.wire.keys import Key
+from heatsink.stores.dynamodb.wire.requests import (
+    TransactGet,
+    TransactGetItems,
+    TransactWriteItem,
+    TransactWriteItems,
+)
 from heatsink.stores.dynamodb.wire.values import admit_item
 
-from .expressions import Projection, projection_of
 from .writes import (
     PlannedWrite,
     PreparedWrite,

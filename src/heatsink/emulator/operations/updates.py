@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from heatsink.emulator.database import Database, Json
 from heatsink.emulator.indexes import INVALID, GlobalIndex
-from heatsink.emulator.requests import (
+from heatsink.emulator.table import EngineTable
+from heatsink.emulator.units import TableLimits, Throughput
+from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, not_found
+from heatsink.stores.dynamodb.wire.requests import (
     AttributeDefinition,
     BillingMode,
     CreateIndex,
@@ -13,9 +16,6 @@ from heatsink.emulator.requests import (
     UpdateIndex,
     UpdateTable,
 )
-from heatsink.emulator.table import EngineTable
-from heatsink.emulator.units import TableLimits, Throughput
-from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, not_found
 
 from .definitions import (
     check_definitions,

@@ -13,28 +13,35 @@ import msgspec
 
 from heatsink.emulator.database import Consumed, Database, Json
 from heatsink.emulator.indexes import IndexChange
-from heatsink.emulator.requests import DeleteItem, PutItem, SingleWrite, UpdateItem, Write
-from heatsink.emulator.rows import Key, Row, token_of
+from heatsink.emulator.rows import Row, token_of
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import Charge, take_together, write_units
 from heatsink.stores.dynamodb.wire.errors import ConditionFailed, DoesNotFit, ValidationFailed
+from heatsink.stores.dynamodb.wire.expressions.legacy import (
+    legacy_condition,
+    legacy_update,
+    legacy_words,
+)
 from heatsink.stores.dynamodb.wire.expressions.operands import Scope
-from heatsink.stores.dynamodb.wire.expressions.updates import Update, project
-from heatsink.stores.dynamodb.wire.values import Item, admit_item
-
-from .expressions import (
+from heatsink.stores.dynamodb.wire.expressions.reading import (
     CONDITION,
     NONE_GIVEN,
     UPDATE,
     Expressions,
     check_mixed,
-    check_scalars,
     check_used,
-    legacy_condition,
-    legacy_update,
-    legacy_words,
     read_expressions,
 )
+from heatsink.stores.dynamodb.wire.expressions.updates import Update, project
+from heatsink.stores.dynamodb.wire.keys import Key
+from heatsink.stores.dynamodb.wire.requests import (
+    DeleteItem,
+    PutItem,
+    SingleWrite,
+    UpdateItem,
+    Write,
+)
+from heatsink.stores.dynamodb.wire.values import Item, admit_item
 
 ITEM_BYTES_MAX = 400 * 1_024
 UNSUPPORTED_INDEX_KEY = (
@@ -139,7 +146,7 @@ class PreparedWrite(msgspec.Struct, frozen=True):
             if verb == "update" and self.given.update is not None:
                 _check_keys_stay(table, self.given.update)
         if self.given.nested:
-            check_scalars(self.given.nested, table)
+            table.check_scalars(self.given.nested)
         old = table.rows.get(key)
         condition = self.given.condition
         if condition is not None and not condition.holds(

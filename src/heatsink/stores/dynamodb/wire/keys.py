@@ -1,8 +1,9 @@
-"""The key schema of a table: which attributes form a primary key, and their checks."""
+"""Key schemas of tables and indexes: which attributes form a key, and the checks of a key."""
 
 from __future__ import annotations
 
-from typing import Any
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,11 +18,23 @@ from heatsink.stores.dynamodb.wire.values import (
     text_size,
 )
 
-from .rows import Key
-
 HASH_BYTES_MAX = 2_048
 SORT_BYTES_MAX = 1_024
 MISMATCH = "The provided key element does not match the schema"
+
+
+Part = Native | tuple[Native, ...]
+
+
+class Key(NamedTuple):
+    """A key of a table or an index. `sort` is None in a table without sort keys.
+
+    In an index, `sort` is a tuple: the index's sort key, then the primary key of the table, since
+    many items may have the same key in an index. `hash` is a tuple if several attributes form it.
+    """
+
+    hash: Part
+    sort: Part | None
 
 
 class KeyPart(msgspec.Struct, frozen=True):
@@ -114,3 +127,73 @@ def checked(value: Value, part: KeyPart, most: int) -> Native:
             f"has exceeded the size limit of {SORT_BYTES_MAX} bytes"
         )
     return content  # type: ignore[no-any-return]
+
+
+class IndexSchema(msgspec.Struct, frozen=True):
+    """The key of an index: up to four attributes form its hash, and up to four its sort key.
+
+    `table` is the schema of the table, whose key attributes are part of every entry.
+    """
+
+    hash_parts: tuple[KeyPart, ...]
+    sort_parts: tuple[KeyPart, ...]
+    table: Schema
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(part.name for part in (*self.hash_parts, *self.sort_parts))
+
+    @property
+    def entry_names(self) -> tuple[str, ...]:
+        """The key attributes of the index and of the table, each once."""
+        return tuple(dict.fromkeys((*self.names, *self.table.names)))
+
+    def part(self, value: Value | None, part: KeyPart) -> Native:
+        if value is None or type(value) is not dict:
+            raise ValidationFailed(MISMATCH)
+        admit(value)
+        if kind_of(value) != part.kind:
+            raise ValidationFailed(MISMATCH)
+        return checked(value, part, HASH_BYTES_MAX if part in self.hash_parts else SORT_BYTES_MAX)
+
+    def start_key(self, key: Item) -> Key:
+        """Return the key of an entry from the field `ExclusiveStartKey` of a request."""
+        if key.keys() != set(self.entry_names):
+            raise ValidationFailed(MISMATCH)
+        for part in (*self.hash_parts, *self.sort_parts):
+            self.part(key[part.name], part)
+        found = self.key_of(self.table.key_of(self.table.key_values(key)), key)
+        assert found is not None
+        return found
+
+    def key_of(self, key: Key, item: Item) -> Key | None:
+        """Return the key of an item's entry. None if the item has no entry in the index.
+
+        An item without a key attribute of the index has none. Neither has an item whose attribute
+        is no valid key, which can happen if the item is older than the index.
+        """
+        hashes = natives(item, self.hash_parts, HASH_BYTES_MAX)
+        sorts = natives(item, self.sort_parts, SORT_BYTES_MAX)
+        if hashes is None or sorts is None:
+            return None
+        of_table = (key.hash,) if key.sort is None else (key.hash, key.sort)
+        sort: Any = (*sorts, *of_table)
+        return Key(hashes[0] if len(hashes) == 1 else hashes, sort)
+
+    def key_values(self, item: Item) -> Item:
+        return {name: item[name] for name in self.entry_names}
+
+
+def natives(item: Item, parts: tuple[KeyPart, ...], most: int) -> tuple[Native, ...] | None:
+    found = []
+    for part in parts:
+        value = item.get(part.name)
+        if value is None or part.kind not in value:
+            return None
+        content = native(value)
+        if not isinstance(content, Decimal):
+            length = len(content.encode()) if isinstance(content, str) else len(content)
+            if not 0 < length <= most:
+                return None
+        found.append(content)
+    return tuple(found)

@@ -1,65 +1,28 @@
-"""The expressions of a request and their legacy counterparts, checked before its table is known.
+"""The expressions of one request, read together: parsed, checked and ready to evaluate.
 
-A legacy parameter becomes the same condition, update or projection as an expression would. Its
-values get placeholders that no expression can contain. So one evaluator serves both. DynamoDB does
-not let a request mix the two kinds, except KeyConditions with other expressions.
+All of it is pure and needs no table. `legacy.py` makes the same of the legacy parameters.
+
+    given = read_expressions({"#n": "count"}, {":one": {"N": "1"}}, {UPDATE: "ADD #n :one"})
+    given.update.apply({"pk": {"S": "a"}}, given.scope)  # {"pk": {"S": "a"}, "count": {"N": "1"}}
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from heatsink.emulator.requests import (
-    AttributeValueUpdate,
-    ExpectedAttributeValue,
-    Names,
-    Operator,
-    Values,
-)
-from heatsink.emulator.requests import Condition as LegacyCondition
-from heatsink.emulator.table import EngineTable
-from heatsink.stores.dynamodb.wire.errors import DoesNotFit, ValidationFailed
-from heatsink.stores.dynamodb.wire.expressions.conditions import (
-    BeginsWith,
-    Between,
-    Both,
-    Compare,
-    Condition,
-    Contains,
-    Either,
-    Exists,
-    Negation,
-    OneOf,
-    are_ordered,
-)
-from heatsink.stores.dynamodb.wire.expressions.operands import (
-    NO_SCOPE,
-    IfNotExists,
-    ListAppend,
-    Path,
-    Placeholder,
-    Scope,
-    resolved,
-)
-from heatsink.stores.dynamodb.wire.expressions.parser import (
-    Parsed,
-    parse_condition,
-    parse_projection,
-    parse_update,
-)
-from heatsink.stores.dynamodb.wire.expressions.updates import (
-    BAD_TYPE,
-    Parts,
-    Update,
-    check_paths,
-    project,
-)
-from heatsink.stores.dynamodb.wire.values import SETS, Item, Value, admit, kind_of
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.requests import Names, Values
+from heatsink.stores.dynamodb.wire.values import Item, admit
+
+from .conditions import Condition
+from .operands import NO_SCOPE, Path, Scope, Size, resolved
+from .parser import Parsed, parse_condition, parse_projection, parse_update
+from .updates import Parts, Update, check_paths, project
 
 NAMES, VALUES = "ExpressionAttributeNames", "ExpressionAttributeValues"
 UPDATE, CONDITION, FILTER = "UpdateExpression", "ConditionExpression", "FilterExpression"
@@ -68,14 +31,6 @@ INVALID = "One or more parameter values were invalid: "
 NAME_BYTES_MAX = 65_535
 STRUCTURES_KEPT = 2_048
 _PLACEHOLDER = {NAMES: re.compile(r"#[0-9a-zA-Z_]+"), VALUES: re.compile(r":[0-9a-zA-Z_]+")}
-SIGNS = {"EQ": "=", "NE": "<>", "LE": "<=", "LT": "<", "GE": ">=", "GT": ">"}
-NUMBER_OF_VALUES = {**dict.fromkeys(("NULL", "NOT_NULL"), 0), "BETWEEN": 2}
-ORDERED = ("S", "N", "B")
-TYPES_OF_VALUES = {
-    **dict.fromkeys(("LE", "LT", "GE", "GT", "CONTAINS", "NOT_CONTAINS", "IN", "BETWEEN"), ORDERED),
-    "BEGINS_WITH": ("S", "B"),
-}
-ADDABLE = ("L", "N", *SETS)
 
 
 class Projection(msgspec.Struct, frozen=True):
@@ -247,18 +202,6 @@ def _nested(parsed: Parsed[Any], scope: Scope) -> frozenset[str]:
     return frozenset(str(path.resolved(scope)[0]) for path in parsed.nested)
 
 
-def check_scalars(nested: frozenset[str], table: EngineTable) -> None:
-    """Raise if an expression reaches into a key attribute, which is never a map or a list."""
-    keys = [("Key", name) for name in table.schema.names]
-    keys += [("IndexKey", name) for one in table.indexes.values() for name in one.schema.names]
-    for kind, name in keys:
-        if name in nested:
-            raise ValidationFailed(
-                "Key attributes must be scalars; list random access '[]' and map lookup '.' are "
-                f"not allowed: {kind}: {name}"
-            )
-
-
 PARSERS: dict[str, Callable[[str], Parsed[Any]]] = {
     UPDATE: parse_update,
     CONDITION: lambda text: parse_condition(text, CONDITION),
@@ -367,199 +310,28 @@ def legacy_projection(attributes: list[str]) -> Projection:
     return Projection(tuple((name,) for name in attributes))
 
 
-class _LegacyValues:
-    """Gives the values of one legacy parameter placeholders."""
+def check_filter(given: Expressions, keys: Iterable[str], field: str) -> None:
+    """Raise `ValidationFailed` if the filter of a query uses a key attribute.
 
-    def __init__(self, parameter: str) -> None:
-        self._parameter = parameter
-        self.values: dict[str, Value] = {}
-
-    def placeholder(self, value: Value) -> Placeholder:
-        name = f": {self._parameter} {len(self.values)}"
-        self.values[name] = value
-        return Placeholder(name)
-
-
-def _combined(
-    conditions: list[Condition], operator: Operator | None, values: _LegacyValues
-) -> Expressions:
-    """Join the conditions of a legacy parameter into one."""
-    if not conditions:
-        if operator is not None:
-            raise ValidationFailed("ConditionalOperator cannot be used without Filter or Expected")
-        return NONE_GIVEN
-    if operator is not None and len(conditions) == 1:
-        raise ValidationFailed(
-            "ConditionalOperator can only be used when Filter or Expected has two or more elements"
-        )
-    joined, pair = conditions[0], Either if operator == "OR" else Both
-    for one in conditions[1:]:
-        joined = pair(joined, one)
-    return Expressions(Scope({}, values.values), joined)
-
-
-def legacy_filter(
-    conditions: Mapping[str, LegacyCondition] | None, operator: Operator | None
-) -> Expressions:
-    """Translate a QueryFilter or ScanFilter."""
-    values = _LegacyValues("filter")
-    found = []
-    for name, one in (conditions or {}).items():
-        check_condition(one.comparison_operator, one.attribute_value_list or [])
-        given = one.attribute_value_list or []
-        found.append(_condition(name, one.comparison_operator, given, values))
-    return _combined(found, operator, values)
-
-
-def check_condition(operator: str, given: list[Value], typed: bool = True) -> None:
-    """Raise if the operator of a legacy condition does not take these values."""
-    for value in given:
-        admit(value)
-    wanted = NUMBER_OF_VALUES.get(operator, 1)
-    if len(given) != wanted and not (operator == "IN" and given):
-        raise ValidationFailed(
-            f"{INVALID}Invalid number of argument(s) for the {operator} ComparisonOperator"
-        )
-    if len({kind_of(value) for value in given}) > 1:
-        raise ValidationFailed(
-            f"{INVALID}AttributeValues inside AttributeValueList must be of same type"
-        )
-    allowed = TYPES_OF_VALUES.get(operator)
-    for value in given if allowed and typed else ():
-        if kind_of(value) not in (allowed or ()):
+    Conditions on key attributes belong in the KeyConditionExpression.
+    """
+    for name in mentioned(given.condition, given.scope):
+        if name in keys:
             raise ValidationFailed(
-                f"{INVALID}ComparisonOperator {operator} is not valid for {kind_of(value)} "
-                "AttributeValue type"
+                f"{field} can only contain non-primary key attributes: "
+                f"Primary key attribute: {name}"
             )
-    if operator == "BETWEEN" and are_ordered(">", *given):
-        raise ValidationFailed(
-            "The BETWEEN condition was provided a range where the lower bound is greater than "
-            "the upper bound"
-        )
 
 
-def _condition(name: str, operator: str, given: list[Value], values: _LegacyValues) -> Condition:
-    path = Path((name,))
-    operands = [values.placeholder(value) for value in given]
-    if operator in SIGNS:
-        return Compare(SIGNS[operator], path, operands[0])
-    if operator in ("NULL", "NOT_NULL"):
-        return Exists(path, operator == "NOT_NULL")
-    if operator == "BETWEEN":
-        return Between(path, *operands)
-    if operator == "IN":
-        return OneOf(path, tuple(operands))
-    if operator == "BEGINS_WITH":
-        return BeginsWith(path, operands[0])
-    contains = Contains(path, operands[0])
-    return contains if operator == "CONTAINS" else Negation(contains)
-
-
-def condition_on(name: str, operator: str, given: list[Value]) -> Callable[[Item], bool]:
-    """Return a legacy condition as a function that says whether it holds for an item."""
-    values = _LegacyValues("condition")
-    condition = _condition(name, operator, given, values)
-    return lambda item: condition.holds(item, Scope({}, values.values))
-
-
-def legacy_condition(
-    expected: Mapping[str, ExpectedAttributeValue] | None, operator: Operator | None
-) -> Expressions:
-    """Translate the parameter Expected."""
-    values = _LegacyValues("expected")
-    found = []
-    for name, one in (expected or {}).items():
-        if one.attribute_value_list is not None and one.value is not None:
-            raise _expected_error("Value and AttributeValueList cannot be used together", name)
-        given = [one.value] if one.value is not None else one.attribute_value_list or []
-        comparison: str | None = one.comparison_operator
-        if comparison is not None:
-            _check_compared(name, one, given)
-        elif one.attribute_value_list is not None:
-            raise _expected_error(
-                "AttributeValueList can only be used with a ComparisonOperator", name
-            )
-        else:
-            comparison = _by_existence(name, one)
-        found.append(_condition(name, comparison, given, values))
-    return _combined(found, operator, values)
-
-
-def _check_compared(name: str, one: ExpectedAttributeValue, given: list[Value]) -> None:
-    comparison = one.comparison_operator or ""
-    if one.exists is not None:
-        raise _expected_error("Exists and ComparisonOperator cannot be used together", name)
-    if comparison not in ("NULL", "NOT_NULL") and (
-        one.attribute_value_list is None and one.value is None
-    ):
-        raise _expected_error(
-            f"Value or AttributeValueList must be used with ComparisonOperator: {comparison}", name
-        )
-    check_condition(comparison, given)
-
-
-def _by_existence(name: str, one: ExpectedAttributeValue) -> str:
-    """Return the operator of a condition that has none: with a value EQ, without one NULL."""
-    if one.exists is False:
-        if one.value is not None:
-            raise _expected_error("Value cannot be used when Exists is false", name)
-        return "NULL"
-    if one.value is None:
-        shown = "null" if one.exists is None else "true"
-        raise _expected_error(f"Value must be provided when Exists is {shown}", name)
-    admit(one.value)
-    return "EQ"
-
-
-def _expected_error(what: str, name: str) -> ValidationFailed:
-    return ValidationFailed(f"{INVALID}{what} for Attribute: {name}")
-
-
-def legacy_update(updates: Mapping[str, AttributeValueUpdate]) -> tuple[Update, Values]:
-    """Translate the parameter AttributeUpdates. Returns the update and its values."""
-    values = _LegacyValues("updates")
-    sets: list[tuple[Path, Any]] = []
-    removes: list[Path] = []
-    adds: list[tuple[Path, Placeholder]] = []
-    deletes: list[tuple[Path, Placeholder]] = []
-    for name, one in updates.items():
-        path = Path((name,))
-        _check_update(one)
-        if one.value is None:
-            removes.append(path)
-            continue
-        operand = values.placeholder(one.value)
-        if one.action == "PUT":
-            sets.append((path, operand))
-        elif one.action == "DELETE":
-            deletes.append((path, operand))
-        elif "L" in one.value:
-            nothing = values.placeholder({"L": []})
-            sets.append((path, ListAppend(IfNotExists(path, nothing), operand)))
-        else:
-            adds.append((path, operand))
-    return Update(tuple(sets), tuple(removes), tuple(adds), tuple(deletes)), values.values
-
-
-def _check_update(one: AttributeValueUpdate) -> None:
-    if one.value is None:
-        if one.action != "DELETE":
-            raise ValidationFailed(
-                f"{INVALID}Only DELETE action is allowed when no attribute value is specified"
-            )
-        return
-    admit(one.value)
-    kind = kind_of(one.value)
-    if one.action == "DELETE" and kind not in SETS:
-        raise ValidationFailed(
-            f"{INVALID}DELETE action with value is not supported for the type {kind}"
-        )
-    if one.action == "ADD" and kind not in ADDABLE:
-        raise ValidationFailed(f"{INVALID}ADD action is not supported for the type {kind}")
-
-
-def legacy_words(error: DoesNotFit) -> DoesNotFit:
-    """Return the error of an update in the words for AttributeUpdates."""
-    if error.message != BAD_TYPE:
-        return error
-    return DoesNotFit("Type mismatch for attribute to update")
+def mentioned(condition: object, scope: Scope) -> Iterator[str]:
+    """Yield the top-level attributes that a condition, an operand or an update uses."""
+    if isinstance(condition, Path):
+        yield str(condition.resolved(scope)[0])
+    elif isinstance(condition, Size):
+        yield from mentioned(condition.of, scope)
+    elif isinstance(condition, tuple):
+        for part in condition:
+            yield from mentioned(part, scope)
+    elif hasattr(condition, "__struct_fields__"):
+        for field in condition.__struct_fields__:
+            yield from mentioned(getattr(condition, field), scope)

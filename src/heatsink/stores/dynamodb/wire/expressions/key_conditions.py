@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
-from heatsink.emulator.indexes import IndexSchema
-from heatsink.emulator.requests import Condition as LegacyCondition
-from heatsink.emulator.requests import Names, Values
-from heatsink.emulator.rows import EVERYTHING, Bounds, Part
-from heatsink.emulator.schema import KeyPart, Schema
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
-from heatsink.stores.dynamodb.wire.expressions.conditions import (
+from heatsink.stores.dynamodb.wire.keys import IndexSchema, KeyPart, Part, Schema
+from heatsink.stores.dynamodb.wire.requests import Condition as LegacyCondition
+from heatsink.stores.dynamodb.wire.requests import Names, Values
+from heatsink.stores.dynamodb.wire.values import Native, Value, kind_of
+
+from .conditions import (
     BeginsWith,
     Between,
     Both,
@@ -31,11 +31,10 @@ from heatsink.stores.dynamodb.wire.expressions.conditions import (
     Negation,
     OneOf,
 )
-from heatsink.stores.dynamodb.wire.expressions.operands import Path, Placeholder, Scope
-from heatsink.stores.dynamodb.wire.expressions.parser import parse_condition
-from heatsink.stores.dynamodb.wire.values import Native, Value, kind_of
-
-from .expressions import KEYS, check_condition, condition_on
+from .legacy import check_condition, condition_on
+from .operands import Path, Placeholder, Scope
+from .parser import parse_condition
+from .reading import KEYS
 
 T = TypeVar("T")
 PLANS_KEPT = 2_048
@@ -46,6 +45,23 @@ OPERATORS = {"=": "EQ", "<": "LT", "<=": "LE", ">": "GT", ">=": "GE"}
 TESTS_MAX = 8  # of an index whose key has eight attributes
 KeySchema = Schema | IndexSchema
 TOO_MANY = "Conditions can be of length 1 or 2 only"
+
+
+class Bounds(NamedTuple):
+    """A range of sort keys: a lower and an upper bound (None: no bound), or a prefix.
+
+    The bounds of an index are tuples, which may be shorter than its sort keys. A tuple stands for
+    all sort keys that begin with it.
+    """
+
+    low: Part | None = None
+    low_included: bool = True
+    high: Part | None = None
+    high_included: bool = True
+    prefix: Part | None = None
+
+
+EVERYTHING = Bounds()
 
 
 class KeyTest(msgspec.Struct, frozen=True):
