@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -133,6 +134,74 @@ def test_a_record_that_was_cut_off_is_dropped(path: Path) -> None:
         assert [item["pk"]["S"] for item in contents(calls)] == ["a"]
         assert path.read_bytes() == whole
         died(calls)
+
+
+def transacted(*keys: str) -> Any:
+    puts = [{"pk": {"S": key}, "sk": {"S": "1"}} for key in keys]
+    return [{"Put": {"TableName": TABLE, "Item": item}} for item in puts]
+
+
+def test_a_transaction_that_was_cut_off_is_dropped_as_a_whole(path: Path) -> None:
+    calls = opened(path)
+    calls.create()
+    died(calls)
+    start = path.stat().st_size
+    calls = opened(path)
+    calls("TransactWriteItems", TransactItems=transacted("a", "b", "c"))
+    died(calls)
+    longer = path.read_bytes()
+    for end in range(start, len(longer)):
+        path.write_bytes(longer[:end])
+        calls = opened(path)
+        assert contents(calls) == []
+        died(calls)
+    path.write_bytes(longer)
+    calls = opened(path)
+    assert [item["pk"]["S"] for item in contents(calls)] == ["a", "b", "c"]
+    died(calls)
+
+
+@pytest.mark.parametrize("is_rewritten", [False, True])
+def test_a_client_request_token_is_known_after_a_restart(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_rewritten: bool
+) -> None:
+    calls = opened(path)
+    calls.create()
+    add = {
+        "TableName": TABLE,
+        "Key": KEY,
+        "UpdateExpression": "ADD n :n",
+        "ExpressionAttributeValues": {":n": {"N": "1"}},
+    }
+    once = {"TransactItems": [{"Update": add}], "ClientRequestToken": "token"}
+    calls("TransactWriteItems", **once)
+    died(calls)
+    if is_rewritten:
+        monkeypatch.setattr(journal, "RECORDS_MIN", 0)
+        monkeypatch.setattr(journal, "KEPT_SHARE", 2.0)
+        died(opened(path))
+    calls = opened(path)
+    calls("TransactWriteItems", **once)
+    assert contents(calls)[0]["n"] == {"N": "1"}
+    died(calls)
+
+
+def test_a_full_disk_loses_only_the_write_that_it_refuses(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = opened(path)
+    calls.create()
+    calls.put("a")
+    with monkeypatch.context() as full:
+        written = os.write
+        full.setattr(os, "write", lambda file, body: written(file, body[: len(body) // 2]))
+        calls("PutItem", TableName=TABLE, Item={**KEY, "pk": {"S": "b"}})
+    assert calls.status == 500
+    calls.put("c")
+    died(calls)
+    calls = opened(path)
+    assert [item["pk"]["S"] for item in contents(calls)] == ["a", "c"]
+    died(calls)
 
 
 def test_a_long_journal_is_written_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

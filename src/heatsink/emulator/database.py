@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
 
@@ -37,6 +38,20 @@ class RequestTokens:
     def remember(self, token: str, fingerprint: bytes) -> None:
         self._known[token] = (self._clock.monotonic_s() + TOKEN_TTL_S, fingerprint)
 
+    def restore(self, token: str, fingerprint: bytes, at_s: float) -> None:
+        """Remember a token that was used at the wall time `at_s`, if it is still valid."""
+        left_s = at_s + TOKEN_TTL_S - self._clock.now_s()
+        if left_s > 0:
+            until_s = self._clock.monotonic_s() + min(left_s, TOKEN_TTL_S)
+            self._known[token] = (until_s, fingerprint)
+
+    def kept(self) -> Iterator[tuple[str, bytes, float]]:
+        """Yield each valid token, its fingerprint and the wall time of its use: see `restore`."""
+        self._forget()
+        used_s = self._clock.now_s() - self._clock.monotonic_s() - TOKEN_TTL_S
+        for token, (until_s, fingerprint) in self._known.items():
+            yield token, fingerprint, until_s + used_s
+
     def _forget(self) -> None:
         now_s = self._clock.monotonic_s()
         while self._known:
@@ -56,6 +71,8 @@ class Database:
         self.tables: dict[str, EngineTable] = {}
         self.streams: dict[str, Stream] = {}
         self.tokens = RequestTokens(clock)
+        self.together: Callable[[str | None, bytes], AbstractContextManager[object]] = _apart
+        """Makes the writes inside it one record of the journal. Takes token and fingerprint."""
 
     def table(self, name: str) -> EngineTable:
         """Return the table with this name or ARN. Raises ResourceNotFoundException."""
@@ -67,6 +84,7 @@ class Database:
     def reset(self) -> None:
         """Delete all tables and forget all client request tokens."""
         self.tables.clear()
+        self.streams.clear()
         self.tokens = RequestTokens(self.clock)
 
     def tend(self) -> None:
@@ -84,6 +102,10 @@ class Database:
                 del self.streams[arn]
         if failures:
             raise ExceptionGroup("adapting partitions failed", failures)
+
+
+def _apart(_: str | None, __: bytes) -> AbstractContextManager[object]:
+    return nullcontext()
 
 
 class Consumed:

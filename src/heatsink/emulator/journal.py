@@ -1,8 +1,9 @@
 """`--data FILE`: the emulator's tables in a file, which survives restarts and `kill -9`.
 
 The file is a journal. A request that changes a table itself (CreateTable, UpdateTable, tags, …) is
-appended as it came. A write is appended as the row that it leaves. The emulator appends before it
-answers, so what a client has seen is in the file. It does not fsync: the file survives the end of
+appended as it came. A write is appended as the row that it leaves, and a transaction as one record
+of all its rows, with its client request token. The emulator appends before it answers, so what a
+client has seen is in the file. It does not fsync: the file survives the end of
 the process, not that of the machine.
 
 At the start, the emulator plays the journal back without any limits. If less than half of the
@@ -12,9 +13,11 @@ and checksum; a record that a crash has cut off ends the journal.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -52,6 +55,15 @@ class Definition(NamedTuple):
     body: bytes
 
 
+class Transaction(NamedTuple):
+    """The rows of a transaction, its client request token, and when and for what it was used."""
+
+    rows: list[tuple[Any, ...]]
+    token: str | None
+    fingerprint: bytes
+    at_s: float
+
+
 class Journal:
     """The journal of one emulator. Only one process may have it open."""
 
@@ -60,6 +72,8 @@ class Journal:
         self._file = self._open()
         self._definitions: dict[str, list[Definition]] = {}
         self._records = 0
+        self._end = 0
+        self._transaction: list[tuple[Any, ...]] | None = None
 
     def _open(self) -> int:
         try:
@@ -99,12 +113,14 @@ class Journal:
                 definition = Definition(*record)
                 self._play(definition, database, define)
                 self._keep(definition)
+            elif len(record) == len(Transaction._fields):
+                _replay(database, Transaction(*record))
             else:
                 _put(database, *record)
         os.ftruncate(self._file, end if content else 0)
-        os.lseek(self._file, 0, os.SEEK_END)
         if not content:
             os.write(self._file, MAGIC)
+        self._end = os.lseek(self._file, 0, os.SEEK_END)
         self._compact(database)
         self.follow(database)
 
@@ -129,14 +145,32 @@ class Journal:
         """Append all future writes to the tables of the database."""
         for table in database.tables.values():
             table.note = self.note
+        clock = database.clock
+
+        @contextmanager
+        def together(token: str | None, fingerprint: bytes) -> Iterator[None]:
+            rows = self._transaction = []
+            try:
+                yield
+            finally:
+                self._transaction = None
+            self._append(Transaction(rows, token, fingerprint, clock.now_s()))
+
+        database.together = together
 
     def note(self, table: EngineTable, key: Key, old: Row | None, new: Row | None) -> None:
         """Append a write: the new row, or the key of a row that is gone."""
         del key  # the items have it
         if new is not None:
-            self._append((table.spec.name, new.item, True))
+            row = (table.spec.name, new.item, True)
         elif old is not None:
-            self._append((table.spec.name, table.schema.key_values(old.item), False))
+            row = (table.spec.name, table.schema.key_values(old.item), False)
+        else:
+            return
+        if self._transaction is None:
+            self._append(row)
+        else:
+            self._transaction.append(row)
 
     def define(self, operation: str, body: bytes, database: Database) -> None:
         """Append a request that has changed a table, and follow new tables."""
@@ -150,11 +184,17 @@ class Journal:
         self._definitions.clear()
         self._records = 0
         os.ftruncate(self._file, len(MAGIC))
-        os.lseek(self._file, 0, os.SEEK_END)
+        self._end = os.lseek(self._file, 0, os.SEEK_END)
 
     def _append(self, record: tuple[Any, ...]) -> None:
+        """Append a record. If the disk is full, the file stays as it was, and this raises."""
+        body = _framed(record)
+        if os.write(self._file, body) < len(body):
+            os.ftruncate(self._file, self._end)
+            os.lseek(self._file, 0, os.SEEK_END)
+            raise OSError(errno.ENOSPC, f"no space for {self._path}: make room, then try again")
         self._records += 1
-        os.write(self._file, _framed(record))
+        self._end += len(body)
 
     def _keep(self, definition: Definition) -> None:
         """Remember the definitions of each table that exists, in their order."""
@@ -182,6 +222,7 @@ class Journal:
             os.fsync(file.fileno())
             fresh.replace(self._path)
             old, self._file = self._file, os.dup(file.fileno())
+            self._end = file.tell()
         os.close(old)
         self._records = needed
 
@@ -191,6 +232,8 @@ class Journal:
         for name, table in database.tables.items():
             for row in table.rows.scan():
                 yield name, row.item, True
+        for token, fingerprint, at_s in database.tokens.kept():
+            yield Transaction([], token, fingerprint, at_s)
 
 
 def _framed(record: tuple[Any, ...]) -> bytes:
@@ -208,6 +251,13 @@ def _records(content: bytes) -> Iterator[tuple[int, list[Any]]]:
             return
         at += HEAD_BYTES + size
         yield at, _decode(body)
+
+
+def _replay(database: Database, transaction: Transaction) -> None:
+    for row in transaction.rows:
+        _put(database, *row)
+    if transaction.token is not None:
+        database.tokens.restore(transaction.token, transaction.fingerprint, transaction.at_s)
 
 
 def _put(database: Database, name: str, item: Item, is_there: bool) -> None:

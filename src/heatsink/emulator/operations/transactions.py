@@ -63,9 +63,10 @@ def transact_write_items(database: Database, request: TransactWriteItems) -> Jso
     failures = [plan.failure for plan in plans]
     if any(failures):
         raise _canceled(failures)
-    for plan in plans:
-        if plan.new is not plan.old:
-            plan.commit()
+    with database.together(token, digest):
+        for plan in plans:
+            if plan.new is not plan.old:
+                plan.commit()
     if token is not None:
         database.tokens.remember(token, digest)
     consumed = Consumed(request.return_consumed_capacity)
