@@ -1,19 +1,27 @@
-"""How many requests a second our DynamoDB engine answers, beside ministack, moto and dynoxide.
+"""What a request costs our DynamoDB emulator, beside dynalite, ministack, moto and dynoxide.
 
 Each engine is a process of its own with one worker; the client is the same for all: raw HTTP over
-connections that stay open, so that it costs little. Limits of partitions are set out of reach. Ours
-runs with many partitions that adapt, and once more with a single one that does not: what the map
-costs, in many short turns, as rates depend on what else the machine does. Writes to a table with a
-global index take turns with writes to one without: what the index costs. ministack and moto are
-fetched into environments of their own; an engine that cannot be had is left out.
+connections that stay open, so that it costs little. Limits of partitions are set out of reach. What
+counts is the CPU time of the engine's process for a request: rates depend on what else the machine
+does. All contenders take turns.
+
+- Ours beside itself before it had indexes, streams and legacy parameters (from git's history).
+- Writes to a table with a global index beside writes to one without.
+- Ours with many partitions that adapt beside a single one that does not: what the map costs.
+- Ours beside others. ministack, moto and dynalite are fetched into environments of their own; an
+  engine that cannot be had is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -27,7 +35,7 @@ import msgspec
 from heatsink.stores.embedded import free_port
 
 from .environments import TOOLS, python_of
-from .harness import Bench, Scale, at_least, interleave, ratio_at_least, ratio_at_most
+from .harness import Bench, Scale, at_least, interleave, ratio_at_most
 
 CONNECTIONS = 64
 KEYS = 200
@@ -39,7 +47,10 @@ INDEX_RATIO = 2.0
 BODY = "x" * 200
 START_S = 60.0
 WARM_UP = 1  # turns that `interleave` does not count
-CPU_KNOWN = Path("/proc/self/stat").exists()
+CPU_CLOCK = 2  # Linux's clock of the CPU time of a process, by its pid
+CPU_KNOWN = sys.platform == "linux"
+BEFORE = "c213d213ea2935ee3e254e553aab2ea37b2a3979"
+BEFORE_RATIO = 1.05
 OURS = (
     "import asyncio, sys; from random import Random;"
     "from heatsink.primitives.clock import SystemClock;"
@@ -53,7 +64,9 @@ MANY = 64
 ONE_PARTITION = "one partition"
 MAP_RATIO = 0.8
 MOTO = Path(__file__).with_name("moto.txt")
-MINISTACK = Path(__file__).parents[1] / "tests" / "dynamo" / "contract" / "ministack.txt"
+ROOT = Path(__file__).resolve().parents[1]
+MINISTACK = ROOT / "tests" / "emulator" / "contract" / "ministack.txt"
+DYNALITE = "dynalite@4.0.0"
 DYNOXIDE = TOOLS / "dynoxide" / "dynoxide"
 GET_DYNOXIDE = "npm pack @dynoxide/linux-x64, unpacked into .tools/dynoxide"
 
@@ -68,33 +81,66 @@ class Contender(msgspec.Struct, frozen=True):
     command: list[str]
     port: int
     share: float
+    path: str | None = None
 
 
-def contenders() -> list[Contender]:
-    """Ours, ours with one partition, and others that are there."""
-    found = [_ours("ours", MANY), _ours(ONE_PARTITION, 1)]
-    ports = [free_port() for _ in range(3)]
-    for requirements, command, port, share in (
-        (MINISTACK, ["ministack"], ports[0], 0.1),
-        (MOTO, ["moto_server", "-p", str(ports[1])], ports[1], 0.03),
+def ours(name: str, partitions: int, path: str | None = None) -> Contender:
+    port = free_port()
+    command = [sys.executable, "-c", OURS, str(port), str(partitions)]
+    return Contender(name, command, port, 1.0, path)
+
+
+def before() -> Contender | None:
+    """Ours as it was before indexes. None without git's history."""
+    folder = TOOLS / f"engine-{BEFORE[:8]}"
+    git = shutil.which("git")
+    if not folder.exists() and git is not None:
+        command = [git, "-C", str(ROOT), "archive", BEFORE, "src"]
+        packed = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
+        if packed.returncode == 0:
+            with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+                archive.extractall(folder, filter="data")
+    return ours("before", MANY, str(folder / "src")) if folder.exists() else None
+
+
+def dynalite() -> list[str] | None:
+    """The command that starts dynalite. None if it cannot be had here."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        return None
+    folder = TOOLS / "dynalite"
+    program = folder / "node_modules" / "dynalite" / "cli.js"
+    if not program.exists():
+        install = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)]
+        subprocess.run([*install, DYNALITE], check=False)  # noqa: S603  a fixed command
+    return [node, str(program)] if program.exists() else None
+
+
+def others() -> Iterator[Contender]:
+    """The engines of others that are there."""
+    for requirements, command, share in (
+        (MINISTACK, "ministack", 0.1),
+        (MOTO, "moto_server", 0.03),
     ):
-        python, name = python_of(requirements), requirements.stem
+        python, port = python_of(requirements), free_port()
         if python is not None:
-            program = str(python.with_name(command[0]))
-            found.append(Contender(name, [program, *command[1:]], port, share))
+            options = ["-p", str(port)] if command == "moto_server" else []
+            program = [str(python.with_name(command)), *options]
+            yield Contender(requirements.stem, program, port, share)
         else:
-            print(f" ({name} cannot be had here)", file=sys.stderr)
+            print(f" ({requirements.stem} cannot be had here)", file=sys.stderr)
+    program, port = dynalite() or [], free_port()
+    if program:
+        yield Contender(
+            "dynalite", [*program, "--port", str(port), "--createTableMs", "0"], port, 0.1
+        )
+    else:
+        print(" (dynalite cannot be had here: it needs npm)", file=sys.stderr)
     if DYNOXIDE.exists():
-        command = [str(DYNOXIDE), "--port", str(ports[2])]
-        found.append(Contender("dynoxide", command, ports[2], 0.3))
+        port = free_port()
+        yield Contender("dynoxide", [str(DYNOXIDE), "--port", str(port)], port, 0.3)
     else:
         print(f" (dynoxide is not there: {GET_DYNOXIDE})", file=sys.stderr)
-    return found
-
-
-def _ours(name: str, partitions: int) -> Contender:
-    port = free_port()
-    return Contender(name, [sys.executable, "-c", OURS, str(port), str(partitions)], port, 1.0)
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -104,16 +150,17 @@ class Engine(msgspec.Struct, frozen=True):
     pid: int
 
     def cpu_s(self) -> float:
-        """What the process has used so far, where the system tells (Linux)."""
+        """The CPU time that the process has used so far, of all its threads."""
         if not CPU_KNOWN:
             return 0.0
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime((~self.pid << 3) | CPU_CLOCK)
 
 
 @contextmanager
 def started(contender: Contender) -> Iterator[Engine]:
     environment = {**os.environ, "GATEWAY_PORT": str(contender.port), "SERVICES": "dynamodb"}
+    if contender.path is not None:
+        environment["PYTHONPATH"] = contender.path
     process = subprocess.Popen(  # noqa: S603  the commands are the ones above
         contender.command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -234,6 +281,11 @@ def add(number: int) -> bytes:
     return request("UpdateItem", update)
 
 
+def get(number: int) -> bytes:
+    key = {"pk": {"S": f"full{number % 10}"}, "sk": {"S": f"{number % (10 * ROWS):012}"}}
+    return request("GetItem", {"TableName": TABLE, "Key": key})
+
+
 def page(number: int) -> bytes:
     query = {
         "TableName": TABLE,
@@ -273,67 +325,77 @@ class Trial:
 
 OPERATIONS: dict[str, Make] = {
     "PutItem": put,
-    "PutItem if absent": partial(put, ConditionExpression="attribute_not_exists(pk)"),
-    "PutItem, one key": hot_put,
+    "GetItem": get,
     "UpdateItem ADD": add,
     f"Query, newest {PAGE}": page,
+    "PutItem if absent": partial(put, ConditionExpression="attribute_not_exists(pk)"),
+    "PutItem, one key": hot_put,
 }
+PROMISED = tuple(OPERATIONS)[:4]
 
 
-async def compare_maps(bench: Bench, scale: Scale, many: Engine, one: Engine) -> None:
-    """What the map costs, by rates and by the CPU time of the server."""
-    for name, make in OPERATIONS.items():
-        ours, plain = (Trial(engine, make, scale(1_280, 3_200)) for engine in (many, one))
-        rates, plain_rates = await interleave(scale(5, 31), ours, plain)
-        other = (f"/s {ONE_PARTITION}", plain_rates)
-        bench.add(f"{name}, {MANY} partitions", "/s", rates, ratio_at_least(MAP_RATIO), other)
-        if CPU_KNOWN:
-            costs = (f"µs {ONE_PARTITION}", plain.cpu_s[WARM_UP:])
-            target = ratio_at_most(1 / MAP_RATIO)
-            bench.add(f"{name}, CPU of the server", "µs", ours.cpu_s[WARM_UP:], target, costs)
+def add_costs(bench: Bench, name: str, mine: Trial, other: tuple[str, Trial], limit: float) -> None:
+    costs = (f"µs {other[0]}", other[1].cpu_s[WARM_UP:])
+    bench.add(name, "µs", mine.cpu_s[WARM_UP:], ratio_at_most(limit), costs)
+
+
+async def compare_before(bench: Bench, scale: Scale, now: Engine, old: Engine) -> None:
+    """What indexes, streams and legacy parameters cost requests that use none of them."""
+    for name in PROMISED:
+        mine, other = (Trial(one, OPERATIONS[name], scale(1_280, 6_400)) for one in (now, old))
+        await interleave(scale(5, 15), mine, other)
+        add_costs(bench, f"{name}, CPU", mine, ("before indexes", other), BEFORE_RATIO)
 
 
 async def compare_index(bench: Bench, scale: Scale, engine: Engine) -> None:
     """What a global index costs: CPU time of the server for a write, with and without it."""
-    if not CPU_KNOWN:
-        return
     for name, make in (("PutItem", grouped_put), ("UpdateItem", grouped_add)):
         with_index, without = (
             Trial(engine, partial(make, table=table), scale(1_280, 6_400))
             for table in (INDEXED, TABLE)
         )
-        await interleave(scale(5, 11), with_index, without)
-        plain = ("µs without an index", without.cpu_s[WARM_UP:])
-        target = ratio_at_most(INDEX_RATIO)
-        costs = with_index.cpu_s[WARM_UP:]
-        bench.add(f"{name}, one global index, CPU of the server", "µs", costs, target, plain)
+        await interleave(scale(5, 15), with_index, without)
+        told = f"{name}, one global index, CPU"
+        add_costs(bench, told, with_index, ("without", without), INDEX_RATIO)
+
+
+async def compare_maps(bench: Bench, scale: Scale, many: Engine, one: Engine) -> None:
+    """What the map of partitions costs."""
+    for name, make in OPERATIONS.items():
+        mine, plain = (Trial(engine, make, scale(1_280, 3_200)) for engine in (many, one))
+        await interleave(scale(5, 11), mine, plain)
+        told = f"{name}, {MANY} partitions, CPU"
+        add_costs(bench, told, mine, (ONE_PARTITION, plain), 1 / MAP_RATIO)
 
 
 async def compare_engines(bench: Bench, scale: Scale, engines: list[Engine]) -> None:
     """All operations of all engines take turns: what else the machine does, it does to all."""
     trials = [
-        [Trial(engine, make, scale(6_400, 12_800)) for engine in engines]
+        [Trial(engine, make, scale(3_200, 6_400)) for engine in engines]
         for make in OPERATIONS.values()
     ]
-    rates = iter(await interleave(scale(3, 5), *(trial for row in trials for trial in row)))
-    for name in OPERATIONS:
-        ours, *others = (next(rates) for _ in engines)
-        bench.add(name, "/s", ours, at_least(10_000) if name == "PutItem" else None)
-        for engine, samples in zip(engines[1:], others, strict=True):
-            other = (f"/s {engine.contender.name}", samples)
-            beside = f"{name}, beside {engine.contender.name}"
-            bench.add(beside, "/s", ours, ratio_at_least(1), other)
+    rates = iter(await interleave(scale(3, 11), *(trial for row in trials for trial in row)))
+    for name, (mine, *theirs) in zip(OPERATIONS, trials, strict=True):
+        samples, *_ = (next(rates) for _ in engines)
+        bench.add(name, "/s", samples, at_least(10_000) if name == "PutItem" else None)
+        for engine, other in zip(engines[1:], theirs, strict=True):
+            beside = engine.contender.name
+            add_costs(bench, f"{name}, CPU", mine, (beside, other), 1.0)
 
 
 async def run(bench: Bench, scale: Scale) -> None:
     with ExitStack() as stack:
-        engines = [stack.enter_context(started(contender)) for contender in contenders()]
+        wanted = [ours("ours", MANY), ours(ONE_PARTITION, 1), before(), *others()]
+        engines = [stack.enter_context(started(one)) for one in wanted if one is not None]
         for engine in engines:
             port = engine.contender.port
             await reached(port)
             await answers(port, [create(), *map(full_row, range(10 * ROWS))])
-        ours, one_partition, *others = engines
-        await answers(ours.contender.port, [create_indexed()])
-        await compare_index(bench, scale, ours)
-        await compare_maps(bench, scale, ours, one_partition)
-        await compare_engines(bench, scale, [ours, *others])
+        found = {engine.contender.name: engine for engine in engines}
+        mine = found.pop("ours")
+        await answers(mine.contender.port, [create_indexed()])
+        if "before" in found:
+            await compare_before(bench, scale, mine, found.pop("before"))
+        await compare_index(bench, scale, mine)
+        await compare_maps(bench, scale, mine, found.pop(ONE_PARTITION))
+        await compare_engines(bench, scale, [mine, *found.values()])

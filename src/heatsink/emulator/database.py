@@ -142,6 +142,8 @@ class Consumed:
 
     def one(self) -> Json:
         """Return the field `ConsumedCapacity` for the answer to a request to one table."""
+        if self._level == "NONE":
+            return {}
         found = self._listed(False)
         return {"ConsumedCapacity": found[0]} if found else {}
 

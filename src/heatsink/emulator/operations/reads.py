@@ -66,13 +66,13 @@ def get_item(database: Database, request: GetItem) -> Json:
 
 
 class Seen(msgspec.Struct):
-    """What one page of a query or scan has read."""
+    """What one page of a query or scan has read. `last` is None if it read everything."""
 
     items: list[Item]
-    scanned: int = 0
-    matched: int = 0
-    bytes: int = 0
-    last: Item | None = None
+    scanned: int
+    matched: int
+    bytes: int
+    last: Item | None
 
 
 class _PageRules(msgspec.Struct, frozen=True):
@@ -83,19 +83,34 @@ class _PageRules(msgspec.Struct, frozen=True):
     limit: int | None
 
     def collect(self, rows: Iterator[Row]) -> Seen:
-        seen, last = Seen([]), None
+        found: list[Item] = []
+        total, limit, last, end = 0, self.limit, None, None
         for item, size in rows:
-            if seen.scanned and seen.bytes + size > PAGE_BYTES_MAX:
-                seen.last = last
+            if found and total + size > PAGE_BYTES_MAX:
+                end = last
                 break
-            seen.scanned += 1
-            seen.bytes += size
+            total += size
             last = item
-            self._keep(seen, item)
-            if seen.scanned == self.limit:
-                seen.last = item
+            found.append(item)
+            if len(found) == limit:
+                end = item
                 break
-        return seen
+        matched = self._matched(found)
+        return Seen(self._shown(matched), len(found), len(matched), total, end)
+
+    def _matched(self, items: list[Item]) -> list[Item]:
+        condition, scope = self.given.condition, self.given.scope
+        if condition is None:
+            return items
+        return [item for item in items if condition.holds(item, scope)]
+
+    def _shown(self, items: list[Item]) -> list[Item]:
+        if self.count_only:
+            return []
+        projection = self.given.projection
+        if projection.paths is None:
+            return items
+        return [projection.of(item) for item in items]
 
     def filtered(self) -> set[str]:
         """Return the attributes that the filter uses."""
@@ -104,13 +119,6 @@ class _PageRules(msgspec.Struct, frozen=True):
     def missing_in(self, index: LocalIndex) -> list[str]:
         """Return the attributes that the request needs and the index does not have."""
         return index.spec.missing(self.filtered() | self.given.projection.names())
-
-    def _keep(self, seen: Seen, item: Item) -> None:
-        given = self.given
-        if given.condition is None or given.condition.holds(item, given.scope):
-            seen.matched += 1
-            if not self.count_only:
-                seen.items.append(given.projection.of(item))
 
 
 def query(database: Database, request: Query) -> Json:
