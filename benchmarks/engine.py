@@ -35,7 +35,7 @@ import msgspec
 from heatsink.stores.embedded import free_port
 
 from .environments import TOOLS, python_of
-from .harness import Bench, Scale, at_least, interleave, ratio_at_most
+from .harness import Bench, Scale, at_least, at_most, interleave, ratio_at_most
 
 CONNECTIONS = 64
 KEYS = 200
@@ -46,6 +46,8 @@ INDEXED = "indexed"
 INDEX_RATIO = 2.0
 BODY = "x" * 200
 START_S = 60.0
+START_MAX_S = 0.3
+LOOK_S = 0.01
 WARM_UP = 1  # turns that `interleave` does not count
 CPU_CLOCK = 2  # Linux's clock of the CPU time of a process, by its pid
 CPU_KNOWN = sys.platform == "linux"
@@ -177,7 +179,7 @@ async def reached(port: int) -> None:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_S)
         else:
             writer.close()
             return
@@ -383,7 +385,38 @@ async def compare_engines(bench: Bench, scale: Scale, engines: list[Engine]) -> 
             add_costs(bench, f"{name}, CPU", mine, (beside, other), 1.0)
 
 
+async def time_to_answer(make: Callable[[], Contender]) -> float:
+    """Start an engine and stop it once it answers. Returns how long that took."""
+    contender = make()
+    began_s = perf_counter()
+    with started(contender):
+        await reached(contender.port)
+        return perf_counter() - began_s
+
+
+def by_command() -> Contender:
+    port = free_port()
+    command = [sys.executable, "-m", "heatsink", "dynamo", "--port", str(port)]
+    return Contender("ours", command, port, 1.0)
+
+
+def dynalite_anew() -> Contender:
+    port = free_port()
+    return Contender("dynalite", [*(dynalite() or []), "--port", str(port)], port, 1.0)
+
+
+async def compare_starts(bench: Bench, scale: Scale) -> None:
+    """How long `heatsink dynamo` takes until it accepts connections."""
+    makers = [by_command, *([dynalite_anew] if dynalite() else [])]
+    mine, *others = await interleave(
+        scale(3, 11), *(partial(time_to_answer, make) for make in makers)
+    )
+    beside = ("ms dynalite", others[0]) if others else None
+    bench.add("start", "ms", mine, at_most(START_MAX_S * 1_000), beside)
+
+
 async def run(bench: Bench, scale: Scale) -> None:
+    await compare_starts(bench, scale)
     with ExitStack() as stack:
         wanted = [ours("ours", MANY), ours(ONE_PARTITION, 1), before(), *others()]
         engines = [stack.enter_context(started(one)) for one in wanted if one is not None]
