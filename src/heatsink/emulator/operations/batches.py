@@ -9,6 +9,7 @@ from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import read_units
 from heatsink.stores.dynamodb.wire.errors import Throttled, ValidationFailed
 from heatsink.stores.dynamodb.wire.expressions.reading import Projection, projection_of
+from heatsink.stores.dynamodb.wire.keys import MISMATCH
 from heatsink.stores.dynamodb.wire.requests import (
     BatchGetItem,
     BatchWriteItem,
@@ -18,7 +19,7 @@ from heatsink.stores.dynamodb.wire.requests import (
 )
 from heatsink.stores.dynamodb.wire.values import admit_item
 
-from .writes import PreparedWrite, collections, prepare_delete, prepare_put
+from .writes import PlannedWrite, PreparedWrite, collections, prepare_delete, prepare_put
 
 WRITES_MAX = 25
 READS_MAX = 100
@@ -33,7 +34,7 @@ def batch_write_item(database: Database, request: BatchWriteItem) -> Json:
         for name, writes in request.request_items.items()
         for one in writes
     ]
-    plans = [(name, one, write.plan(database.table(name))) for name, one, write in prepared]
+    plans = [(name, one, _planned(write, database.table(name))) for name, one, write in prepared]
     if len({(plan.table.spec.name, plan.key) for _, _, plan in plans}) != len(plans):
         raise ValidationFailed(DUPLICATES)
     consumed = Consumed(request.return_consumed_capacity)
@@ -74,6 +75,16 @@ def _prepared(name: str, one: WriteRequest) -> PreparedWrite:
         return prepare_put(bare, one.put_request.item)
     assert one.delete_request is not None
     return prepare_delete(bare, one.delete_request.key)
+
+
+def _planned(write: PreparedWrite, table: EngineTable) -> PlannedWrite:
+    """Plan a write. A batch words a missing or wrong key of an item differently than a put."""
+    schema = table.schema
+    if write.verb == "put":
+        for part in (*schema.hash_parts, *schema.sort_parts):
+            if part.kind not in write.target.get(part.name, {}):
+                raise ValidationFailed(MISMATCH)
+    return write.plan(table)
 
 
 def _shown(one: WriteRequest) -> Json:

@@ -271,6 +271,22 @@ def check_throughput(mode: BillingMode, provisioned: ProvisionedThroughput | Non
         )
 
 
+def check_units(provisioned: ProvisionedThroughput | None) -> None:
+    """Raise if the units are more than DynamoDB can count. It checks this before all else."""
+    if provisioned is None:
+        return
+    for field, units in (
+        ("ReadCapacityUnits", provisioned.read_capacity_units),
+        ("WriteCapacityUnits", provisioned.write_capacity_units),
+    ):
+        _check_countable(field, units)
+
+
+def _check_countable(field: str, units: int) -> None:
+    if units > UNITS_MAX:
+        raise ValidationFailed(f"Given value {units} for {field} is out of bounds")
+
+
 def check_index_throughput(mode: BillingMode, wanted: GlobalSecondaryIndex) -> None:
     if mode == "PAY_PER_REQUEST" and wanted.provisioned_throughput is not None:
         raise ValidationFailed(
@@ -284,16 +300,11 @@ def check_index_throughput(mode: BillingMode, wanted: GlobalSecondaryIndex) -> N
 
 
 def _units(field: str, units: int) -> float:
-    """Return `units` as a float. Raises if there are too few or too many.
+    """Return `units` as a float. Raises if there are too many.
 
     The check comes before the table is made, since the number of partitions grows with the units.
     """
-    if units < 1:
-        name = field[0].lower() + field[1:]
-        member = f"Value '{units}' at 'provisionedThroughput.{name}'"
-        raise constraint_failed(member, "have value greater than or equal to 1")
-    if units > UNITS_MAX:
-        raise ValidationFailed(f"Given value {units} for {field} is out of bounds")
+    _check_countable(field, units)
     if units > TABLE_UNITS_MAX:
         raise Refused(
             "LimitExceededException",

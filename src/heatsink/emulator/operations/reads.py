@@ -14,8 +14,10 @@ from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import read_units
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.expressions.key_conditions import (
+    STARTING_KEY,
     KeySchema,
     KeyTest,
+    check_start,
     key_range,
     legacy_tests,
     tests_of,
@@ -41,7 +43,6 @@ from heatsink.stores.dynamodb.wire.values import Item, admit
 
 SHOWN_BARE = ("contains duplicates", "number set", "numeric value", "significant", "magnitude")
 PAGE_BYTES_MAX = 1_024 * 1_024
-STARTING_KEY = "The provided starting key is invalid"
 Source = EngineTable | LocalIndex | GlobalIndex
 
 
@@ -125,15 +126,19 @@ def query(database: Database, request: Query) -> Json:
     given, tests = _prepared_query(request)
     _check_select(request)
     table, source = _source_of_page(database, request)
-    after = _after(source, request)
-    hash_, bounds = key_range(tests, source.schema)
+    start = request.exclusive_start_key
+    if start is not None and len(start) != len(source.schema.entry_names):
+        raise ValidationFailed(STARTING_KEY)
+    hash_, bounds = key_range(tests, source.schema, start)
+    after = None if start is None else _after(source, start)
+    if after is not None and start is not None:
+        _check_start(after, hash_, tests, source.schema, start)
     if given.condition is not None:
         field = "Filter Expression" if request.query_filter is None else "QueryFilter"
         check_filter(given, source.schema.names, field)
     if given.nested:
         table.check_scalars(given.nested)
-    if after is not None:
-        _check_start(after, hash_, tests, source.schema, request.exclusive_start_key or {})
+    _check_whole(source, request)
     rules = _PageRules(given, request.select == "COUNT", request.limit)
     rows = source.read_from(request.consistent_read)
     found = rows.query(hash_, bounds, request.scan_index_forward, after)
@@ -208,7 +213,7 @@ def scan(database: Database, request: Scan) -> Json:
     first, until = _segment(request)
     table, source = _source_of_page(database, request)
     rows = source.read_from(request.consistent_read)
-    after = _after(source, request)
+    after = _after_of_scan(source, request)
     if after is not None and not first <= token_of(after.hash) < until:
         raise ValidationFailed(
             "The provided starting key is invalid: Invalid ExclusiveStartKey. Please use "
@@ -343,14 +348,19 @@ def _source_of_page(database: Database, request: PageRequest) -> tuple[EngineTab
         raise ValidationFailed(f"The table does not have the specified index: {request.index_name}")
     if index.is_global and request.consistent_read:
         raise ValidationFailed("Consistent reads are not supported on global secondary indexes")
-    spec = index.spec
-    if index.is_global and request.select == "ALL_ATTRIBUTES" and spec.projected is not None:
+    return table, index
+
+
+def _check_whole(source: Source, request: PageRequest) -> None:
+    """Raise if a request wants all attributes of a global index that does not have them."""
+    if request.select != "ALL_ATTRIBUTES" or not isinstance(source, GlobalIndex):
+        return
+    if source.spec.projected is not None:
         raise ValidationFailed(
             "One or more parameter values were invalid: Select type ALL_ATTRIBUTES is not "
-            f"supported for global secondary index {spec.name} because its projection type is not "
-            "ALL"
+            f"supported for global secondary index {source.spec.name} because its projection type "
+            "is not ALL"
         )
-    return table, index
 
 
 def _check_select(request: PageRequest) -> None:
@@ -375,12 +385,24 @@ def _check_select(request: PageRequest) -> None:
         raise ValidationFailed(f"Cannot specify the {given} when choosing to get {what}")
 
 
-def _after(source: Source, request: PageRequest) -> Key | None:
-    if request.exclusive_start_key is None:
-        return None
-    if request.exclusive_start_key.keys() != set(source.schema.entry_names):
-        raise ValidationFailed(STARTING_KEY)
-    return source.start_key(request.exclusive_start_key)
+def _after_of_scan(source: Source, request: PageRequest) -> Key | None:
+    """Check the starting key of a scan, as DynamoDB does: first for its index, then its table."""
+    start, schema = request.exclusive_start_key, source.schema
+    is_index = not isinstance(source, EngineTable)
+    if start is not None and is_index:
+        if len(start) != len(schema.entry_names):
+            raise ValidationFailed(STARTING_KEY)
+        for part in (*schema.hash_parts, *schema.sort_parts):
+            check_start(start, schema, part)
+    _check_whole(source, request)
+    return None if start is None else _after(source, start)
+
+
+def _after(source: Source, start: Item) -> Key:
+    try:
+        return source.start_key(start)
+    except ValidationFailed as error:
+        raise ValidationFailed(f"{STARTING_KEY}: {error.message}") from None
 
 
 def _check_start(

@@ -31,6 +31,7 @@ from .definitions import (
     check_indexes,
     check_name,
     check_throughput,
+    check_units,
     global_index,
     kinds_of,
     limits_of,
@@ -49,6 +50,7 @@ def create_table(database: Database, request: CreateTable) -> Json:
     name = request.table_name
     check_name(name, "tableName")
     mode: BillingMode = request.billing_mode or "PROVISIONED"
+    check_units(request.provisioned_throughput)
     check_throughput(mode, request.provisioned_throughput)
     arn = f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{name}"
     kinds = kinds_of(request.attribute_definitions)

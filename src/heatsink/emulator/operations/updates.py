@@ -21,6 +21,7 @@ from .definitions import (
     check_definitions,
     check_index_throughput,
     check_indexes,
+    check_units,
     global_index,
     kinds_of,
     limits_of,
@@ -69,6 +70,7 @@ def update_table(database: Database, request: UpdateTable) -> Json:
 
 
 def _check(request: UpdateTable) -> None:
+    check_units(request.provisioned_throughput)
     updates = request.global_secondary_index_updates
     fields = (
         *(request.provisioned_throughput, request.billing_mode, request.stream_specification),

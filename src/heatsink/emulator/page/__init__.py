@@ -1,4 +1,7 @@
-"""The live page about the emulator's partitions. The path /partitions has its data as JSON."""
+"""The live page about the emulator's partitions.
+
+The path /partitions has its data as JSON, and /explain says in words which partitions are hot.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from pathlib import Path
 import msgspec
 
 from heatsink.emulator.engine import Engine
+from heatsink.emulator.explanation import explain
 
 STATIC = Path(__file__).parent / "static"
 PARTITIONS = "/partitions"
+EXPLAIN = "/explain"
 KINDS = {
     ".html": "text/html",
     ".css": "text/css",
@@ -25,6 +30,8 @@ def answer(path: str, engine: Engine) -> tuple[str, bytes] | None:
     """Return the content type and the content of a path. None if the page has no such path."""
     if path == PARTITIONS:
         return "application/json", _encode(engine.partitions())
+    if path == EXPLAIN:
+        return "application/json", _encode({"lines": explain(engine.partitions())})
     name = FILES.get(path)
     if name is None:
         return None

@@ -74,6 +74,11 @@ SHOW = 0  # `--partitions` without a number
     "the emulator that runs on --port.",
 )
 @click.option(
+    "--explain",
+    is_flag=True,
+    help="Say which partitions of tables and indexes are hot in the emulator that runs on --port.",
+)
+@click.option(
     "--adaptive/--no-adaptive",
     default=True,
     help="Lend unused throughput to hot partitions and split them, as DynamoDB does.",
@@ -127,12 +132,18 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
 
     The emulator is for development. It loses all data when it stops, unless --data names a file. To
     watch its partitions, open its address in a browser, or run `heatsink dynamo --partitions` in a
-    second terminal.
+    second terminal. `heatsink dynamo --explain` says in words what is hot.
     """
     if partitions == SHOW:
         from heatsink.server.commands.partitions import show_partitions
 
         show_partitions(f"http://127.0.0.1:{port}", SystemClock())
+        return
+
+    if options["explain"]:
+        from heatsink.server.commands.partitions import explain_partitions
+
+        explain_partitions(f"http://127.0.0.1:{port}")
         return
 
     settings = EngineSettings(

@@ -1,10 +1,11 @@
-"""`heatsink dynamo --partitions`: the partitions of a running emulator, live in a terminal."""
+"""`heatsink dynamo --partitions` and `--explain`: the partitions of a running emulator."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -14,6 +15,7 @@ from heatsink.emulator.capacity.table import SPACE
 from heatsink.errors import Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.words import counted
+from heatsink.server.running import one_line
 
 from .remote import Remote
 
@@ -36,12 +38,22 @@ def show_partitions(url: str, clock: Clock) -> None:
             live.update(view(_ask(remote, url)), refresh=True)
 
 
+def explain_partitions(url: str) -> None:
+    """Print which partitions are hot, and why."""
+    for line in _got(Remote(url), url, "explain")["lines"]:
+        click.echo(one_line(line))
+
+
 def _ask(remote: Remote, url: str) -> list[dict[str, Any]]:
+    tables: list[dict[str, Any]] = _got(remote, url, "partitions")
+    return tables
+
+
+def _got(remote: Remote, url: str, path: str) -> Any:
     try:
-        tables: list[dict[str, Any]] = remote.get("partitions")
+        return remote.get(path)
     except Unavailable:
         raise Unavailable(f"no emulator answers at {url}: start `heatsink dynamo`") from None
-    return tables
 
 
 def view(tables: list[dict[str, Any]]) -> Group:

@@ -107,12 +107,21 @@ function show(tables) {
   if (!same) place.replaceChildren(...wanted);
 }
 
+let said = "";
+
+function say(lines) {
+  if (lines.join("\n") === said) return;
+  said = lines.join("\n");
+  document.getElementById("lines").replaceChildren(...lines.map((line) => h("p", {}, line)));
+}
+
 async function look() {
   const link = document.getElementById("link");
   try {
     const answer = await fetch("/partitions");
     const tables = await answer.json();
     show(tables);
+    say((await (await fetch("/explain")).json()).lines);
     link.className = "live";
     link.textContent = "live";
   } catch {

@@ -45,7 +45,7 @@ encode = msgspec.json.Encoder().encode
 INTERNAL = 500
 LAST_TURNS = 5  # of the event loop, so that connections being accepted are made and closed
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
-REQUEST_ID_BITS = 128
+REQUEST_ID_BITS = 208
 TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
 TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
 ACCEPTED, ENCODED = b"accept-encoding", b"content-encoding"
@@ -65,7 +65,7 @@ REASONS = {
 CLOSE = b"Connection: close\r\n"
 _HEAD = (
     b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
-    b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\nDate: %b\r\n\r\n"
+    b"x-amzn-RequestId: %052X\r\nx-amz-crc32: %d\r\nDate: %b\r\n\r\n"
 )
 
 

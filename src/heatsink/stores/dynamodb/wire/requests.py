@@ -29,7 +29,12 @@ Comparison = Literal[
 NAME_PATTERN = "[a-zA-Z0-9_.-]+"
 TableName = Annotated[str, Meta(extra={"least": 1, "most": 255, "pattern": NAME_PATTERN})]
 IndexName = Annotated[str, Meta(extra={"least": 3, "most": 255, "pattern": NAME_PATTERN})]
+GivenName = Annotated[
+    str, Meta(extra={"least": 1, "most": 255, "pattern": NAME_PATTERN, "named": True})
+]
 Count = Annotated[int, Meta(ge=1)]
+Long = Annotated[int, Meta(extra={"java": "Long"})]
+Units = Annotated[int, Meta(ge=1, extra={"java": "Long"})]
 Names = dict[str, str]
 Values = dict[str, Value]
 AttributeNames = Annotated[list[str], Meta(min_length=1)]
@@ -37,6 +42,8 @@ AttributeNames = Annotated[list[str], Meta(min_length=1)]
 
 class Request(msgspec.Struct, rename="pascal", forbid_unknown_fields=True, kw_only=True):
     ORDER: ClassVar[str] = ""
+    JAVA: ClassVar[str] = ""
+    """The name of the class on AWS, which some errors tell, if it is not that of the class here."""
 
 
 class ExpectedAttributeValue(Request, kw_only=True):
@@ -240,28 +247,31 @@ class KeySchemaElement(Request, kw_only=True):
 
 
 class ProvisionedThroughput(Request, kw_only=True):
-    read_capacity_units: int
-    write_capacity_units: int
+    ORDER = "write_capacity_units read_capacity_units"
+    read_capacity_units: Units
+    write_capacity_units: Units
 
 
 class OnDemandThroughput(Request, kw_only=True):
-    max_read_request_units: int = -1
-    max_write_request_units: int = -1
+    max_read_request_units: Long = -1
+    max_write_request_units: Long = -1
 
 
 class WarmThroughput(Request, kw_only=True):
-    read_units_per_second: int | None = None
-    write_units_per_second: int | None = None
+    read_units_per_second: Long | None = None
+    write_units_per_second: Long | None = None
 
 
 class IndexProjection(Request, kw_only=True):
+    JAVA = "Projection"
     projection_type: Literal["ALL", "INCLUDE", "KEYS_ONLY"] | None = None
     non_key_attributes: list[str] | None = None
 
 
 class LocalSecondaryIndex(Request, kw_only=True):
-    index_name: str
-    key_schema: list[KeySchemaElement]
+    ORDER = "index_name provisioned_throughput key_schema"
+    index_name: IndexName
+    key_schema: Annotated[list[KeySchemaElement], Meta(min_length=1)]
     projection: IndexProjection
 
 
@@ -285,6 +295,8 @@ class Tag(Request, kw_only=True):
 
 class Encryption(Request, kw_only=True):
     """The field SSESpecification. The emulator stores it and encrypts nothing."""
+
+    JAVA = "SSESpecification"
 
     enabled: bool | None = None
     sse_type: Literal["AES256", "KMS"] | None = msgspec.field(default=None, name="SSEType")
@@ -315,8 +327,11 @@ class CreateTable(Request, kw_only=True):
 class CreateIndex(GlobalSecondaryIndex, kw_only=True):
     """The field `Create` of an element of GlobalSecondaryIndexUpdates."""
 
+    JAVA = "CreateGlobalSecondaryIndexAction"
+
 
 class UpdateIndex(Request, kw_only=True):
+    JAVA = "UpdateGlobalSecondaryIndexAction"
     index_name: IndexName
     provisioned_throughput: ProvisionedThroughput | None = None
     on_demand_throughput: OnDemandThroughput | None = None
@@ -324,17 +339,19 @@ class UpdateIndex(Request, kw_only=True):
 
 
 class DeleteIndex(Request, kw_only=True):
+    JAVA = "DeleteGlobalSecondaryIndexAction"
     index_name: IndexName
 
 
 class IndexUpdate(Request, kw_only=True):
+    JAVA = "GlobalSecondaryIndexUpdate"
     create: CreateIndex | None = None
     update: UpdateIndex | None = None
     delete: DeleteIndex | None = None
 
 
 class UpdateTable(Request, kw_only=True):
-    table_name: TableName
+    table_name: GivenName
     attribute_definitions: list[AttributeDefinition] | None = None
     billing_mode: BillingMode | None = None
     provisioned_throughput: ProvisionedThroughput | None = None
@@ -348,7 +365,7 @@ class UpdateTable(Request, kw_only=True):
 
 
 class OneTable(Request, kw_only=True):
-    table_name: TableName
+    table_name: GivenName
 
 
 class ListTables(Request, kw_only=True):

@@ -269,7 +269,7 @@ class Structure(Shape):
     def __init__(self, kind: type[Any]) -> None:
         super().__init__()
         self._kind = kind
-        self.java = MODEL + kind.__name__
+        self.java = MODEL + (getattr(kind, "JAVA", "") or kind.__name__)
 
     @property
     def fields(self) -> dict[str, tuple[Shape, bool]]:
@@ -368,7 +368,7 @@ def _fields(kind: type[Any]) -> dict[str, tuple[Shape, bool]]:
     hints = get_type_hints(kind, include_extras=True)
     names = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
     infos = {field.name: field for field in msgspec.structs.fields(kind)}
-    first = getattr(kind, "ORDER", "").split()
+    first = [name for name in getattr(kind, "ORDER", "").split() if name in names]
     ordered = [*first, *(name for name in names if name not in first)]
     return {names[name]: (shape_of(hints[name]), infos[name].required) for name in ordered}
 

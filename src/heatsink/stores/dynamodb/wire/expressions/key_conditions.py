@@ -16,7 +16,7 @@ from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.keys import IndexSchema, KeyPart, Part, Schema
 from heatsink.stores.dynamodb.wire.requests import Condition as LegacyCondition
 from heatsink.stores.dynamodb.wire.requests import Names, Values
-from heatsink.stores.dynamodb.wire.values import Native, Value, kind_of
+from heatsink.stores.dynamodb.wire.values import Item, Native, Value, kind_of
 
 from .conditions import (
     BeginsWith,
@@ -44,6 +44,7 @@ MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 OPERATORS = {"=": "EQ", "<": "LT", "<=": "LE", ">": "GT", ">=": "GE"}
 TESTS_MAX = 8  # of an index whose key has eight attributes
 KeySchema = Schema | IndexSchema
+STARTING_KEY = "The provided starting key is invalid"
 TOO_MANY = "Conditions can be of length 1 or 2 only"
 
 
@@ -184,15 +185,22 @@ def _operands(condition: Condition) -> tuple[str, list[object]]:
     raise ValidationFailed(NOT_SUPPORTED)
 
 
-def key_range(tests: dict[str, KeyTest], schema: KeySchema) -> tuple[Part, Bounds]:
-    """Return the partition key and the range of sort keys that a query reads."""
+def key_range(
+    tests: dict[str, KeyTest], schema: KeySchema, start: Item | None = None
+) -> tuple[Part, Bounds]:
+    """Return the partition key and the range of sort keys that a query reads.
+
+    `start` is the key at which the query goes on. As on DynamoDB, each attribute of it is checked
+    just before the test of the same attribute.
+    """
     hash_parts, sort_parts = schema.hash_parts, schema.sort_parts
     if len(tests) > max(len(hash_parts) + len(sort_parts), 2):
         raise ValidationFailed(TOO_MANY)
-    if not sort_parts and len(tests) > len(hash_parts):
-        _refuse()
     hashes = []
     for part in hash_parts:
+        check_start(start, schema, part)
+        if not sort_parts and len(tests) > len(hash_parts):
+            _refuse()
         test = tests.get(part.name)
         if test is None:
             raise _missed(part)
@@ -200,10 +208,20 @@ def key_range(tests: dict[str, KeyTest], schema: KeySchema) -> tuple[Part, Bound
         if test.operator != "EQ":
             _refuse()
     hash_: Part = hashes[0] if len(hashes) == 1 else tuple(hashes)
-    return hash_, _range_of(tests, len(tests) - len(hashes), schema)
+    return hash_, _range_of(tests, len(tests) - len(hashes), schema, start)
 
 
-def _range_of(tests: dict[str, KeyTest], count: int, schema: KeySchema) -> Bounds:
+def check_start(start: Item | None, schema: KeySchema, part: KeyPart) -> None:
+    """Raise if the starting key of a page lacks a key attribute, or has it with a wrong value."""
+    if start is not None:
+        if part.name not in start:
+            raise ValidationFailed(STARTING_KEY)
+        schema.part(start[part.name], part)
+
+
+def _range_of(
+    tests: dict[str, KeyTest], count: int, schema: KeySchema, start: Item | None
+) -> Bounds:
     """Return the range that the `count` tests of sort keys select.
 
     If several attributes form the sort key of an index, no attribute may be skipped, and only the
@@ -211,7 +229,10 @@ def _range_of(tests: dict[str, KeyTest], count: int, schema: KeySchema) -> Bound
     """
     equal: list[Native] = []
     bounds = EVERYTHING
-    for number, part in enumerate(schema.sort_parts[:count], 1):
+    for number, part in enumerate(schema.sort_parts, 1):
+        check_start(start, schema, part)
+        if number > count:
+            continue
         test = tests.get(part.name)
         if test is None:
             raise _missed(part)
