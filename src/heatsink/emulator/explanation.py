@@ -53,7 +53,7 @@ def _lines(report: TableReport, partition: PartitionReport, table: TableReport) 
     if report.index is not None and state.refused_writes_s > 0:
         yield (
             f"So writes to table {report.table} that change this index are throttled, although the "
-            f"table's own partitions are at {_most(table):.0%} of their limits at most. The errors "
+            f"table's own partitions are at {_percent(_most(table))} of their limits at most. The errors "
             f"name the index: …/index/{report.index}. {ADVICE}"
         )
     if state.stuck:
@@ -69,14 +69,18 @@ def _load(report: TableReport, partition: PartitionReport) -> str:
         for rate_s, kind in ((writes_s, "write"), (reads_s, "read"))
         if rate_s > 0
     ]
-    text = f"It gets {' and '.join(rates) or 'no units'}, {state.load:.0%} of its limit"
+    text = f"It gets {' and '.join(rates) or 'no units'}, {_percent(state.load)} of its limit"
     if partition.hottest is None or state.hottest_share < SHARE_MIN:
         return f"{text}."
     hottest = partition.hottest
     shown = hottest if len(hottest) <= KEY_SHOWN else f"{hottest[:KEY_SHOWN]}…"
     kind = "key" if report.index is None else "value"
-    return f"{text}; {state.hottest_share:.0%} of that goes to the {kind} {shown!r}."
+    return f"{text}; {_percent(state.hottest_share)} of that goes to the {kind} {shown!r}."
 
 
 def _most(table: TableReport) -> float:
     return max((one.state.load for one in table.partitions), default=0.0)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:,.0f} %"
