@@ -53,8 +53,8 @@ def _lines(report: TableReport, partition: PartitionReport, table: TableReport) 
     if report.index is not None and state.refused_writes_s > 0:
         yield (
             f"So writes to table {report.table} that change this index are throttled, although the "
-            f"table's own partitions are at {_percent(_most(table))} of their limits at most. The errors "
-            f"name the index: …/index/{report.index}. {ADVICE}"
+            f"table's own partitions are at {_percent(_most(table))} of their limits at most. The "
+            f"errors name the index: …/index/{report.index}. {ADVICE}"
         )
     if state.stuck:
         yield f"The emulator cannot relieve this partition: {state.stuck}."

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Any
 
+import msgspec
+
 from heatsink.emulator.capacity.limits import TableCapacity
 from heatsink.emulator.indexes import INVALID, IndexSpec
 from heatsink.emulator.settings import PARTITIONS_MAX, EngineSettings
@@ -324,13 +326,36 @@ def _most_on_demand(most: OnDemandThroughput | None) -> TableCapacity:
     )
 
 
-def shown_throughput(limits: TableLimits) -> dict[str, Any]:
-    """Return the field `ProvisionedThroughput` of a description."""
+def most_on_demand(limits: TableLimits) -> OnDemandThroughput | None:
+    """Return the maximum throughput of a table on demand. None without one."""
+    reads, writes = limits.table.reads, limits.table.writes
+    if not limits.on_demand or (reads is None and writes is None):
+        return None
+    return OnDemandThroughput(
+        max_read_request_units=int(reads or -1), max_write_request_units=int(writes or -1)
+    )
+
+
+def show_throughput(
+    description: dict[str, Any], limits: TableLimits, warm: WarmThroughput | None
+) -> None:
+    """Bring the fields about throughput in the description of a table or index up to date."""
     reads, writes = (limits.table.reads, limits.table.writes)
     if limits.on_demand:
         reads = writes = 0
-    return {
+    description["ProvisionedThroughput"] = {
         "NumberOfDecreasesToday": 0,
         "ReadCapacityUnits": int(reads or 0),
         "WriteCapacityUnits": int(writes or 0),
     }
+    description.pop("OnDemandThroughput", None)
+    if (most := most_on_demand(limits)) is not None:
+        description["OnDemandThroughput"] = most
+    if warm is not None:
+        known = description.get("WarmThroughput", {})
+        given = msgspec.to_builtins(warm)
+        description["WarmThroughput"] = {
+            **known,
+            **{name: units for name, units in given.items() if units is not None},
+            "Status": "ACTIVE",
+        }

@@ -36,7 +36,7 @@ from .definitions import (
     kinds_of,
     limits_of,
     local_index,
-    shown_throughput,
+    show_throughput,
     table_schema,
 )
 
@@ -76,7 +76,7 @@ def create_table(database: Database, request: CreateTable) -> Json:
     id_ = str(UUID(int=database.rng.getrandbits(128), version=4))
     spec = TableSpec(name, arn, id_, schema, limits, _description(database, request))
     table = EngineTable(spec, database.clock, database.settings.replica_lag_s)
-    table.description["ProvisionedThroughput"] = shown_throughput(limits)
+    show_throughput(table.description, limits, request.warm_throughput)
     lag_s = database.settings.replica_lag_s
     table.add([LocalIndex(one, table.throughput, lag_s, database.clock) for one in local])
     table.add(
@@ -128,7 +128,7 @@ def made_index(
         wanted.warm_throughput,
         database.settings,
     )
-    spec.description["ProvisionedThroughput"] = shown_throughput(limits)
+    show_throughput(spec.description, limits, wanted.warm_throughput)
     lag_s = database.settings.index_lag_s
     return GlobalIndex(spec, limits, database.clock, lag_s, database.rng)
 

@@ -25,7 +25,8 @@ from .definitions import (
     global_index,
     kinds_of,
     limits_of,
-    shown_throughput,
+    most_on_demand,
+    show_throughput,
 )
 from .tables import close_stream, made_index, named, open_stream, set_class, set_encryption
 
@@ -182,7 +183,7 @@ def _new_limits(
         limits = limits_of(
             mode,
             given or _now(table.throughput),
-            request.on_demand_throughput,
+            request.on_demand_throughput or most_on_demand(table.throughput.limits),
             request.warm_throughput,
             settings,
         )
@@ -204,7 +205,7 @@ def _new_limits(
         limits = limits_of(
             mode,
             capacity or _now(index.throughput),
-            one.on_demand_throughput,
+            one.on_demand_throughput or most_on_demand(index.throughput.limits),
             one.warm_throughput,
             settings,
         )
@@ -245,12 +246,14 @@ def _show(
     now_s: float,
 ) -> None:
     """Bring the description of the table and of its indexes up to date."""
+    updates = [one.update for one in request.global_secondary_index_updates or () if one.update]
+    warm = {one.index_name: one.warm_throughput for one in updates}
     for throughput, changed in limits:
         if throughput is table.throughput:
-            table.description["ProvisionedThroughput"] = shown_throughput(changed)
+            show_throughput(table.description, changed, request.warm_throughput)
         for index in table.global_indexes():
             if throughput is index.throughput:
-                index.spec.description["ProvisionedThroughput"] = shown_throughput(changed)
+                show_throughput(index.spec.description, changed, warm.get(index.spec.name))
     if request.billing_mode is not None:
         summary = table.description.setdefault("BillingModeSummary", {})
         if summary.get("BillingMode") != request.billing_mode == "PAY_PER_REQUEST":
