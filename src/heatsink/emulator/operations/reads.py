@@ -133,12 +133,14 @@ def query(database: Database, request: Query) -> Json:
     after = None if start is None else _after(source, start)
     if after is not None and start is not None:
         _check_start(after, hash_, tests, source.schema, start)
+    if given.projection.nested:
+        table.check_scalars(given.projection.nested)
     if given.condition is not None:
         field = "Filter Expression" if request.query_filter is None else "QueryFilter"
         check_filter(given, source.schema.names, field)
+    _check_whole(source, request)
     if given.nested:
         table.check_scalars(given.nested)
-    _check_whole(source, request)
     rules = _PageRules(given, request.select == "COUNT", request.limit)
     rows = source.read_from(request.consistent_read)
     found = rows.query(hash_, bounds, request.scan_index_forward, after)
@@ -293,6 +295,8 @@ def _prepared_scan(request: Scan) -> Expressions:
     names, values = request.expression_attribute_names, request.expression_attribute_values
     check_used(names, values, expressions)
     is_legacy = any(value is not None for value in legacy.values())
+    if request.attributes_to_get is not None:
+        legacy_projection(request.attributes_to_get)  # raises before the filter is read
     given = _legacy(request, request.scan_filter) if is_legacy else None
     _check_starting_key(request)
     _segment(request)  # raises if the segment is wrong, before expressions are read

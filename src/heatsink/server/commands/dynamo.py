@@ -137,13 +137,13 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
     if partitions == SHOW:
         from heatsink.server.commands.partitions import show_partitions
 
-        show_partitions(f"http://127.0.0.1:{port}", SystemClock())
+        show_partitions(f"http://127.0.0.1:{port}", options["token"], SystemClock())
         return
 
     if options["explain"]:
         from heatsink.server.commands.partitions import explain_partitions
 
-        explain_partitions(f"http://127.0.0.1:{port}")
+        explain_partitions(f"http://127.0.0.1:{port}", options["token"])
         return
 
     settings = EngineSettings(

@@ -25,9 +25,9 @@ KEY_SHOWN = 40
 COLUMNS = ("#", "of hashes", "rows", "writes/s", "reads/s", "load", "lent/s", "refused/s")
 
 
-def show_partitions(url: str, clock: Clock) -> None:
+def show_partitions(url: str, token: str | None, clock: Clock) -> None:
     """Show partitions until Ctrl-C; print them once if the output is not a terminal."""
-    remote, console = Remote(url), Console()
+    remote, console = Remote(url, token), Console()
     first = view(_ask(remote, url))
     if not console.is_terminal:
         console.print(first)
@@ -38,9 +38,9 @@ def show_partitions(url: str, clock: Clock) -> None:
             live.update(view(_ask(remote, url)), refresh=True)
 
 
-def explain_partitions(url: str) -> None:
+def explain_partitions(url: str, token: str | None) -> None:
     """Print which partitions are hot, and why."""
-    for line in _got(Remote(url), url, "explain")["lines"]:
+    for line in _got(Remote(url, token), url, "explain")["lines"]:
         click.echo(one_line(line))
 
 
