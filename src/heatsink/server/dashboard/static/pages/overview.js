@@ -62,7 +62,7 @@ function showProgress(element, one) {
 // In milliseconds, or in seconds where there are many of those.
 function drawWaits(element) {
   const slowest_s = Math.max(0, ...series.requests.flatMap((one) => [one.writes.p99_s ?? 0, one.reads.p99_s ?? 0]));
-  const [factor, unit] = slowest_s > 1 ? [1, " s"] : [1000, " ms"];
+  const [factor, unit] = slowest_s > 0.8 ? [1, " s"] : [1000, " ms"];
   const shown = (value_s) => (value_s == null ? null : factor * value_s);
   overTime(element, series.requests, [
     { name: "writes, 99 %", style: "line", of: (one) => shown(one.writes.p99_s) },
