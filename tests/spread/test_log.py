@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from math import inf
+from pathlib import Path
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +16,14 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from heatsink import Heatsink, Retries, Settings, Snowflake, Ulid, connect
-from heatsink.errors import Conflict, Deleted, InvalidId, Overloaded, Unavailable
+from heatsink.errors import (
+    Conflict,
+    Deleted,
+    InvalidId,
+    InvalidSetting,
+    Overloaded,
+    Unavailable,
+)
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.ids import TWITTER_EPOCH_MS, Uuid7
 from heatsink.spread.log import Entry, Receipt
@@ -197,6 +205,30 @@ async def test_other_kinds_of_ids() -> None:
         async with snow.counters.buffered() as counts:
             counts.add_soon("views")
         assert await snow.counters.value("views") == 2
+
+
+@pytest.mark.parametrize("scheme", [Uuid7(), Ulid()])
+async def test_a_text_of_the_caller_names_one_id(scheme: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/log.db"
+    async with connect(url, ids=scheme) as one, connect(url, ids=scheme) as two:
+        first, again = await asyncio.gather(
+            one.log.id_for("conv", "order-17"), two.log.id_for("conv", "order-17")
+        )
+        assert first == again
+        await one.pin("conv", buckets=4, reason="a layout between the attempts")
+        assert first == await two.log.id_for("conv", "order-17")
+        others = [await one.log.id_for(*of) for of in (("conv", "order-18"), ("c", "order-17"))]
+        assert len({first, *others}) == 3
+        receipt = await one.log.append("conv", b"hey", id=first)
+        assert not (await two.log.append("conv", b"hey", id=first)).is_new
+        assert (await two.log.page("conv")).entries == [await one.log.get("conv", receipt.id)]
+
+
+async def test_a_bad_text_of_the_caller_is_named(hs: Heatsink) -> None:
+    for text in ("", "a" * 257, 17):
+        with pytest.raises(InvalidSetting, match="retry_key") as refused:
+            await hs.log.id_for("conv", text)  # type: ignore[arg-type]
+        assert refused.value.field == "retry_key"
 
 
 async def test_thousands_at_once_are_all_there(hs: Heatsink) -> None:

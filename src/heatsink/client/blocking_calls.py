@@ -65,6 +65,19 @@ class BlockingLog:
         """
         return self._loop.call(self._part.append, key, body, id=id, ttl=ttl)
 
+    def id_for(self, key: AnyKey, retry_key: str) -> Any:
+        """Return the id for an append that the caller names by a text of its own.
+
+        Every call with the same key and text returns the same id, in every process, for at least a
+        day. So a caller that cannot keep an id can retry an append: with the number of its order,
+        for example. The call writes one small row. Raises `InvalidSetting` for a bad text, and
+        `InvalidId` in a deployment with Snowflake ids, which only callers make::
+
+            id = hs.log.id_for("conv_1", "order-17")
+            hs.log.append("conv_1", b"hello", id=id)
+        """
+        return self._loop.call(self._part.id_for, key, retry_key)
+
     def page(
         self,
         key: AnyKey,

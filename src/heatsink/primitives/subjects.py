@@ -43,6 +43,8 @@ class Kind(StrEnum):
     """A setting of the whole deployment."""
     CACHED = "cached"
     """A value that timelines keep near for a moment."""
+    RETRY = "retry"
+    """A row with the id of an append that its caller names by a text of its own."""
     TAG = "tag"
     """A tag of cached values."""
 

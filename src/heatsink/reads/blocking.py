@@ -7,6 +7,7 @@ entry.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from inspect import iscoroutine
@@ -225,7 +226,7 @@ class BlockingReads:
         self.drop(message)
         self.on_forget(message)
 
-    def belongs_to(self, _loop: object) -> bool:
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:  # noqa: ARG002
         """Any thread may use these reads, whatever event loop runs in it."""
         return True
 

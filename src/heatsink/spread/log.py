@@ -28,10 +28,10 @@ from heatsink.errors import (
     InvalidSetting,
     Retryable,
 )
-from heatsink.primitives.checks import check_number, check_whole, shown
+from heatsink.primitives.checks import check_number, check_text, check_whole, shown
 from heatsink.primitives.ids import IdScheme
 from heatsink.primitives.keys import PLAIN_MAX, check_key, escape
-from heatsink.primitives.subjects import AnyKey
+from heatsink.primitives.subjects import AnyKey, Kind, Subject
 from heatsink.registry.layouts import Layout
 
 from .gather import Gather, Range
@@ -44,6 +44,8 @@ Order = Literal["newest", "oldest"]
 LIMIT_MAX = 1_000
 CURSOR_CURE = "pass the cursor of the page before"
 TAG_BYTES = 8
+RETRY_KEY_MAX = 256
+RETRY_MS = 86_400_000
 
 
 class Identified(msgspec.Struct, frozen=True):
@@ -180,6 +182,33 @@ class Log:
                 self._pages.wrote(key)
         is_new = taken_by is None or _is_own(row, taken_by, id is None, self._scheme)
         return Receipt(raw, self._scheme, key, is_new)
+
+    async def id_for(self, key: AnyKey, retry_key: str) -> Any:
+        """Return the id for an append that the caller names by a text of its own.
+
+        Every call with the same key and text returns the same id, in every process, for at least a
+        day. So a caller that cannot keep an id can retry an append: with the number of its order,
+        for example. The call writes one small row. Raises `InvalidSetting` for a bad text, and
+        `InvalidId` in a deployment with Snowflake ids, which only callers make::
+
+            id = await hs.log.id_for("conv_1", "order-17")
+            await hs.log.append("conv_1", b"hello", id=id)
+        """
+        key = check_key(key)
+        check_text("retry_key", retry_key, RETRY_KEY_MAX)
+        deadline_s = self._parts.begin()
+        name = blake2b(f"{key}\0{retry_key}".encode(), digest_size=16).hexdigest()
+        record = Subject(Kind.RETRY, name).text
+        try:
+            raw, time_ms, *_ = self._router.fresh(key)
+        except PastHorizon:
+            raw, time_ms, *_ = await self._router.fresh_later(key, deadline_s)
+        place = self._scheme.first_raw(0)  # in the time of one bucket, so always the same row
+        partition, epoch = await self._router.place_soon(record, place, 0, deadline_s)
+        row = Row(place, raw, epoch.start_ms, epoch.buckets, time_ms + RETRY_MS)
+        put = partial(self._store.put, partition, row)
+        before = await self._backoff.call(put, record, deadline_s)
+        return self._scheme.value(raw if before is None else before.body)
 
     async def page(
         self,

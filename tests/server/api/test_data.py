@@ -14,6 +14,7 @@ from httpx import AsyncClient
 from heatsink import Heatsink, Snowflake, Ulid, connect
 from heatsink.bulk import Actions
 from tests.spread.test_log import losing_the_first_answer
+from tests.waiting import soon
 
 MESSAGES = "/v1/conversations/conv/messages"
 
@@ -45,6 +46,50 @@ async def test_a_deleted_id_stays_deleted(api: AsyncClient, hs: Heatsink) -> Non
     again = await api.post(MESSAGES, json={"body": "hey", "id": id})
     assert (again.status_code, again.json()["title"]) == (409, "Deleted")
     assert (await api.get(f"{MESSAGES}/{id}")).status_code == 404
+
+
+async def test_any_text_of_the_caller_makes_a_retry_safe(api: AsyncClient) -> None:
+    retry = {"Idempotency-Key": "order-17"}
+    first = await api.post(MESSAGES, json={"body": "hey"}, headers=retry)
+    again = await api.post(MESSAGES, json={"body": "hey"}, headers=retry)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    other = await api.post(MESSAGES, json={"body": "ho"}, headers=retry)
+    assert (other.status_code, other.json()["title"]) == (409, "Conflict")
+    elsewhere = MESSAGES.replace("conv/", "conv2/")
+    assert (await api.post(elsewhere, json={"body": "hey"}, headers=retry)).status_code == 201
+    assert len((await api.get(MESSAGES)).json()["messages"]) == 1
+
+
+async def test_a_retry_key_is_checked(api: AsyncClient) -> None:
+    id = (await api.post(MESSAGES, json={"body": "hey"})).json()["id"]
+    both = await api.post(
+        MESSAGES, json={"body": "hey", "id": id}, headers={"Idempotency-Key": "a"}
+    )
+    assert (both.status_code, both.json()["field"]) == (400, "Idempotency-Key")
+    long = await api.post(MESSAGES, json={"body": "a"}, headers={"Idempotency-Key": "a" * 257})
+    assert "1 to 256 visible ASCII characters" in long.json()["detail"]
+
+
+async def test_a_message_is_deleted_once_and_a_conversation_erased(api: AsyncClient) -> None:
+    ids = [(await api.post(MESSAGES, json={"body": str(n)})).json()["id"] for n in range(3)]
+    assert (await api.delete(f"{MESSAGES}/{ids[0]}")).json() == {"deleted": True}
+    assert (await api.delete(f"{MESSAGES}/{ids[0]}")).json() == {"deleted": False}
+    assert (await api.get(f"{MESSAGES}/{ids[0]}")).status_code == 404
+    assert (await api.delete(MESSAGES)).json() == {"erased": 3}
+    assert (await api.get(MESSAGES)).json()["messages"] == []
+
+
+async def test_a_message_may_expire(api: AsyncClient) -> None:
+    made = await api.post(MESSAGES, json={"body": "gone", "ttl": 0.001})
+    path = f"{MESSAGES}/{made.json()['id']}"
+    await soon(lambda: _is_gone(api, path))
+    wrong = await api.post(MESSAGES, json={"body": "gone", "ttl": -1})
+    assert (wrong.status_code, wrong.json()["field"]) == (400, "ttl")
+
+
+async def _is_gone(api: AsyncClient, path: str) -> bool:
+    return (await api.get(path)).status_code == 404
 
 
 async def test_bytes_travel_as_base64(api: AsyncClient) -> None:

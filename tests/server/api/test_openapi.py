@@ -31,6 +31,8 @@ FIXED = """
 POST /v1/conversations/{key}/messages
 GET /v1/conversations/{key}/messages
 GET /v1/conversations/{key}/messages/{id}
+DELETE /v1/conversations/{key}/messages/{id}
+DELETE /v1/conversations/{key}/messages
 POST /v1/counters/{key}
 GET /v1/counters/{key}
 POST /v1/timelines/{user}/follows

@@ -10,7 +10,7 @@ import msgspec
 from heatsink import __version__
 
 from .problems import MEDIA_TYPE
-from .requests import Route
+from .requests import RETRY_HEADER, Route
 from .shapes import Problem
 
 REFERENCE = "#/components/schemas/{name}"
@@ -37,10 +37,9 @@ MEANINGS = {
     503: "Unavailable: retry with the same id after Retry-After",
 }
 KEY_HEADER = {
-    "name": "Idempotency-Key",
+    "name": RETRY_HEADER,
     "in": "header",
     "required": False,
-    "description": "Id of the batch: a repeated request with the same key adds no second batch.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-~]+$"},
 }
 
@@ -102,7 +101,8 @@ class _Maker:
             made["requestBody"] = self._body(self._schemas[id(route.body)], route.body_types)
         elif route.stream and route.method == "POST":
             made["requestBody"] = _items_body(route)
-            made["parameters"].append(KEY_HEADER)
+        if route.retry_key:
+            made["parameters"].append({**KEY_HEADER, "description": route.retry_key})
         return made
 
     def _query(self, route: Route) -> list[dict[str, Any]]:

@@ -34,6 +34,8 @@ from .feed import Feed
 from .problems import NOTHING, UNKNOWN_TOKEN, Refusal
 from .shapes import NoQuery, Requests, RequestTotals
 
+RETRY_HEADER = "Idempotency-Key"
+_visible = re.compile(rb"[!-~]{1,256}")
 Scope = Literal["read", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "operate", "admin")
 MIB = 1_024 * 1_024
@@ -136,7 +138,8 @@ class Route:
     With `stream` the body is read, or the response sent, in pieces. `statuses` are the codes of
     success. `problems` are the codes of errors beyond those that every call can have; the text says
     what such an error means here, and is empty if it means the same in every call. Browsers and
-    CDNs may cache `absorbed` reads for a moment. `audited` calls are logged.
+    CDNs may cache `absorbed` reads for a moment. `audited` calls are logged. `retry_key` describes
+    the header Idempotency-Key; empty if the call does not take it.
     """
 
     method: str
@@ -154,6 +157,7 @@ class Route:
     stream: bool = False
     absorbed: bool = False
     audited: bool = False
+    retry_key: str = ""
 
     @property
     def parameters(self) -> list[str]:
@@ -168,6 +172,17 @@ class Route:
     @property
     def label(self) -> str:
         return f"{self.method} {self.path}"
+
+
+def retry_key_of(call: Call[Any, Any]) -> str | None:
+    """Return the header Idempotency-Key; None without one. Raises `Refusal` for a bad one."""
+    key = call.headers.get(RETRY_HEADER.lower().encode())
+    if key is None:
+        return None
+    if not _visible.fullmatch(key):
+        wanted = "1 to 256 visible ASCII characters without spaces"
+        raise Refusal(400, f"{RETRY_HEADER} must be {wanted}", RETRY_HEADER)
+    return key.decode()
 
 
 @dataclass

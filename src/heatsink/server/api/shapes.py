@@ -38,10 +38,36 @@ class NoQuery(Strict, frozen=True):
 
 
 class NewMessage(Strict, frozen=True):
-    """A message to append. Send an `id` to make retries safe; otherwise the server makes one."""
+    """A message to append.
+
+    To make retries safe, send an `id` of the deployment's kind, or any text of yours in the header
+    Idempotency-Key. Otherwise the server makes an id. `ttl` is in seconds.
+    """
 
     body: str | Base64
     id: str | None = None
+    ttl: Annotated[float, Meta(gt=0, description="Seconds until the message expires.")] | None = (
+        None
+    )
+
+
+class NewPost(Strict, frozen=True):
+    """A post. Send an `id` to make retries safe; otherwise the server makes one."""
+
+    body: str | Base64
+    id: str | None = None
+
+
+class DeletedMessage(msgspec.Struct, frozen=True):
+    """Whether the message existed."""
+
+    deleted: bool
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """How many rows were removed, at least."""
+
+    erased: int
 
 
 class Appended(msgspec.Struct, frozen=True):

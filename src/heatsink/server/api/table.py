@@ -31,11 +31,13 @@ DATA = (
     write(
         MESSAGES,
         conversations.append,
-        "Add a message. 200: it existed already; 409: it exists with another body.",
+        "Add a message. A retry with the same id or Idempotency-Key adds no second one. "
+        "200: it existed already; 409: it exists with another body.",
         shapes.Appended,
         body=shapes.NewMessage,
         statuses=(201, 200),
         problems={409: "The id was used before with another body, or its message was deleted"},
+        retry_key="Any text of yours that names this message: a retry with it adds no second one.",
     ),
     read(
         MESSAGES,
@@ -52,6 +54,24 @@ DATA = (
         shapes.Message,
         problems={404: ""},
         absorbed=True,
+    ),
+    Route(
+        "DELETE",
+        MESSAGES + "/{id}",
+        conversations.delete,
+        "Delete a message. A late retry of the append does not bring it back.",
+        shapes.DeletedMessage,
+        scope="operate",
+    ),
+    Route(
+        "DELETE",
+        MESSAGES,
+        conversations.erase,
+        "Remove a conversation whole: all messages, and the traces of deleted ones. Stop its "
+        "writers first.",
+        shapes.Erased,
+        scope="admin",
+        audited=True,
     ),
     write(
         COUNTER,
@@ -92,7 +112,7 @@ DATA = (
         timelines.post,
         "Post as this user. A repeated id adds no second post.",
         shapes.Posted,
-        body=shapes.NewMessage,
+        body=shapes.NewPost,
         statuses=(201,),
         problems={409: "The id was used before with another body, or its post was deleted"},
     ),
@@ -135,6 +155,7 @@ BULK = (
         problems={408: "", 422: ""},
         stream=True,
         audited=True,
+        retry_key="Id of the batch: a repeated request with the same key adds no second batch.",
     ),
     read(
         "/v1/bulk", bulk.show_all, "The newest batches.", shapes.Batches, query=shapes.BatchesQuery

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from heatsink.server.api.requests import (
     RequestLimits,
     read_body,
     read_json,
+    retry_key_of,
     stream_body,
 )
 from heatsink.server.api.shapes import (
@@ -37,7 +37,6 @@ from .data import from_ms
 
 ARRAY, LINES = "application/json", "application/x-ndjson"
 LINE_BYTES_MAX = 1_024 * 1_024
-_visible = re.compile(rb"[!-~]{1,256}")
 _decode_array = msgspec.json.Decoder(list[Any]).decode
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -49,7 +48,7 @@ async def submit(call: Call[BulkQuery, None]) -> Reply:
         raise InvalidSetting(
             f"action {action[:40]!r} is one of Heatsink's own: use another name", field="action"
         )
-    key = _batch_id(call)
+    key = retry_key_of(call)
     batch = await call.service.hs.bulk.submit(
         action,
         await _items(call),
@@ -61,16 +60,6 @@ async def submit(call: Call[BulkQuery, None]) -> Reply:
         spread=query.spread,
     )
     return Reply(Accepted(batch.id, batch.items, batch.state), 202)
-
-
-def _batch_id(call: Call[BulkQuery, None]) -> str | None:
-    key = call.headers.get(b"idempotency-key")
-    if key is None:
-        return None
-    if not _visible.fullmatch(key):
-        wanted = "1 to 256 visible ASCII characters without spaces"
-        raise Refusal(400, f"Idempotency-Key must be {wanted}", "Idempotency-Key")
-    return key.decode()
 
 
 async def _items(call: Call[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:

@@ -15,7 +15,14 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.errors import InvalidBody, InvalidId, InvalidSetting, NotFound
 from heatsink.primitives.ids import IdScheme
 from heatsink.primitives.keys import check_key
-from heatsink.server.api.requests import Call, Reply, Service
+from heatsink.server.api.problems import Refusal
+from heatsink.server.api.requests import (
+    RETRY_HEADER,
+    Call,
+    Reply,
+    Service,
+    retry_key_of,
+)
 from heatsink.server.api.shapes import (
     Add,
     Added,
@@ -25,6 +32,8 @@ from heatsink.server.api.shapes import (
     Authors,
     Base64,
     CounterValue,
+    DeletedMessage,
+    Erased,
     Follow,
     Followed,
     Home,
@@ -35,6 +44,7 @@ from heatsink.server.api.shapes import (
     Messages,
     ModePin,
     NewMessage,
+    NewPost,
     NoQuery,
     PageQuery,
     Posted,
@@ -92,10 +102,25 @@ def from_ms(time_ms: int) -> datetime:
 
 
 async def append(call: Call[NoQuery, NewMessage]) -> Reply:
-    log, message = call.service.hs.log, call.body
-    id = to_id(log.scheme, message.id)
-    receipt = await log.append(check_key(call.path["key"]), to_bytes(message.body), id=id)
+    log, message, key = call.service.hs.log, call.body, check_key(call.path["key"])
+    id, body, retry_key = to_id(log.scheme, message.id), to_bytes(message.body), retry_key_of(call)
+    if retry_key is not None:
+        if id is not None:
+            both = f"{RETRY_HEADER} and id name the same message twice: send one of them"
+            raise Refusal(400, both, RETRY_HEADER)
+        id = await log.id_for(key, retry_key)
+    receipt = await log.append(key, body, id=id, ttl=message.ttl)
     return Reply(Appended(str(receipt.id), receipt.time), 201 if receipt.is_new else 200)
+
+
+async def delete(call: Call[NoQuery, None]) -> Reply:
+    log = call.service.hs.log
+    id = to_id(log.scheme, call.path["id"])
+    return Reply(DeletedMessage(await log.delete(check_key(call.path["key"]), id)))
+
+
+async def erase(call: Call[NoQuery, None]) -> Reply:
+    return Reply(Erased(await call.service.hs.log.erase(check_key(call.path["key"]))))
 
 
 async def page(call: Call[PageQuery, None]) -> Reply:
@@ -170,7 +195,7 @@ async def follow_many(call: Call[NoQuery, FollowMany]) -> Reply:
     return Reply(FollowedMany(new), 201 if new else 200)
 
 
-async def post(call: Call[NoQuery, NewMessage]) -> Reply:
+async def post(call: Call[NoQuery, NewPost]) -> Reply:
     hs, message = call.service.hs, call.body
     id = to_id(hs.log.scheme, message.id)
     made = await hs.timelines.post(call.path["user"], to_bytes(message.body), id=id)
