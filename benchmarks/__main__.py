@@ -48,6 +48,7 @@ NAMES = (
     "dashboard",
     "celebrity",
     "plan",
+    "cluster",
     "reads",
 )
 RECORDED = Path(__file__).with_name("recorded.json")

@@ -12,6 +12,7 @@ from docs.generate.markdown import code, table
 from heatsink import connect
 from heatsink.bulk import Actions
 from heatsink.client.prometheus import (
+    ClusterCollector,
     Prometheus,
     QueueCollector,
     StatusCollector,
@@ -40,11 +41,12 @@ async def _families() -> Families:
     registry = CollectorRegistry()
     async with connect("memory://", hooks=[Prometheus(registry)]) as hs:
         queue, work = QueueCollector(lambda: None), WorkCollector(hs.worker(Actions()))
+        cluster = ClusterCollector(lambda: None)
         requests = RequestCollector(RequestCounts())
         client = open_table(parse("door", {"endpoint": "http://127.0.0.1:1"}), SystemClock())[1]
         gate = Gate(Upstream(client), DoorLimits(), SystemClock(), Random())
         return {
-            "coordinator": Metrics(queue, StatusCollector(hs.status)).families(),
+            "coordinator": Metrics(queue, cluster, StatusCollector(hs.status)).families(),
             "serve": metrics_of(hs, requests, work).families(),
             "worker": Metrics(work).families(),
             "door": metrics_of_door(gate, hs).families(),

@@ -122,8 +122,8 @@ def test_a_url_for_news_without_its_slashes_is_refused(url: str) -> None:
 
 
 def test_a_setting_that_does_not_exist_is_named() -> None:
-    with pytest.raises(InvalidSetting, match=r"'colour'.*rules"):
-        heatsink.connect("memory://", colour="blue")  # type: ignore[call-arg]
+    with pytest.raises(InvalidSetting, match=r"'zyx'.*rules"):
+        heatsink.connect("memory://", zyx="blue")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

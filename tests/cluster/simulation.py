@@ -17,9 +17,9 @@ import msgspec
 
 from heatsink.cluster.balance import Balancer, ClusterMeter
 from heatsink.cluster.load import NodeCounters, SlotCounters, Snapshot
-from heatsink.cluster.mover import MoveLimits, Mover
+from heatsink.cluster.mover import Mover
 from heatsink.cluster.nodes import Migration, Node, Topology
-from heatsink.cluster.policy import Move, SlotPolicy, SlotRules, plan_moves
+from heatsink.cluster.policy import Move, MoveLimits, SlotPolicy, SlotRules, plan_moves
 from heatsink.errors import HeatsinkError, Unavailable
 from heatsink.registry.decisions import Decision
 from heatsink.testing.clocks import SkewedClock, run_on_virtual_time
@@ -32,6 +32,7 @@ CALM_S = 900.0
 STORMY_S = 900.0
 FLAPPING_S = 600.0
 FLAP_S = 60.0
+JUST_NOW_S = 1.0  # between a check and an order, a replica may have been promoted
 FOREIGN = "somebody else"
 RULES = SlotRules(rest_s=600.0)
 
@@ -59,6 +60,7 @@ class Cluster:
         self.is_steady = False
         self.flaps = False
         self.moved_s: dict[int, float] = {}
+        self.demoted_s: dict[str, float] = {}
 
     def _load(self) -> dict[int, float]:
         cpu = dict.fromkeys(range(SLOTS), 0.0)
@@ -108,7 +110,6 @@ class Cluster:
         self._check_start(move)
         for slot in move.slots:
             self.left.setdefault(slot, set()).add(move.source)
-            self.moved_s[slot] = self.clock.monotonic_s()
         self._begin(move.source, move.target, frozenset(move.slots), "us")
         if self.rng.random() < 0.1 and not self.is_steady:
             self.events["answers to start were lost"] += 1
@@ -124,11 +125,13 @@ class Cluster:
         if {self.owner[slot] for slot in move.slots} != {move.source}:
             raise Unavailable("the source does not own these slots")
         if move.target not in self.primaries:
+            if self.clock.monotonic_s() - self.demoted_s[move.target] < JUST_NOW_S:
+                raise Unavailable("the target is no primary any more")
             raise Violation("slots were to move to a node that is gone")
-        for slot in move.slots if self.is_steady else ():
-            if not self.flaps and move.target in self.left.get(slot, ()):
+        for slot in move.slots:
+            if self.is_steady and not self.flaps and move.target in self.left.get(slot, ()):
                 raise Violation(f"slot {slot} went back although the load was steady")
-            if self.clock.monotonic_s() - self.moved_s.get(slot, -RULES.rest_s) < RULES.rest_s:
+            if self.clock.monotonic_s() - self.moved_s.get(slot, -RULES.rest_s) < RULES.rest_s - 1:
                 raise Violation(f"slot {slot} moved again before it had rested")
 
     async def cancel(self, source: str, _: Topology) -> None:
@@ -179,11 +182,13 @@ class Cluster:
             for slot in job.slots:
                 self.owner[slot] = job.target
                 self.counted[slot] = 0.0
+            self.moved_s |= dict.fromkeys(job.slots, self.clock.monotonic_s())
             if self.by[job.name] == "us":
                 self.unconfirmed |= job.slots
 
     def _end(self, job: Migration, state: str) -> None:
-        self.jobs[self.jobs.index(job)] = msgspec.structs.replace(job, state=state)
+        ended = msgspec.structs.replace(job, state=state, changed_s=self.clock.now_s())
+        self.jobs[self.jobs.index(job)] = ended
 
     async def misbehave(self) -> None:
         """Fail nodes, promote replicas, and move slots by hand, until cancelled."""
@@ -206,6 +211,7 @@ class Cluster:
         old, new = self.primaries[at], f"{self.primaries[at].partition('.')[0]}.{self.made}x"
         self.made += 1
         self.primaries[at] = new
+        self.demoted_s[old] = self.clock.monotonic_s()
         for job in self.running:
             if old in (job.source, job.target):
                 self._end(job, "failed")
@@ -279,11 +285,9 @@ async def _simulate(rng: Random) -> Cluster:
     await clock.sleep(600.0)  # slow migrations end by themselves
     cluster._advance()
     cluster.is_steady = cluster.flaps = True
-    cluster.moved_s.clear()
     await balancer.run(clock.monotonic_s() + FLAPPING_S, killed=False)
     cluster.flaps = False
     cluster.left.clear()
-    cluster.moved_s.clear()
     await balancer.run(clock.monotonic_s() + CALM_S, killed=False)
     await _check_end(cluster, clock)
     return cluster

@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
+import trustme
 from click.testing import CliRunner, Result
 from redis.asyncio import RedisCluster as Client
 from redis.crc import key_slot
 
 import heatsink
 from heatsink.cli import main
-from heatsink.cluster.mover import MoveLimits, Mover, Unsafe
+from heatsink.cluster.mover import Mover, Unsafe
 from heatsink.cluster.nodes import ClusterNodes, NoSlotStatistics
-from heatsink.cluster.policy import Move
+from heatsink.cluster.policy import Move, MoveLimits
 from heatsink.primitives.clock import SystemClock
 from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import real
+from tests.tls import HOST, certificate_file, tls_before
 from tests.waiting import soon
 
 PACE_S = 0.005
@@ -105,10 +109,9 @@ async def test_a_plan_that_is_out_of_date_moves_nothing(nodes: ClusterNodes) -> 
     assert (await nodes.topology()).owners[0] == owner
 
 
-async def test_balance_moves_slots_and_records_why(
-    cluster: RedisCluster, nodes: ClusterNodes, client: Client, tmp_path: Path
-) -> None:
-    await run("look", cluster.url, "--window", "0.1", "--enable")
+@asynccontextmanager
+async def busy_first_node(nodes: ClusterNodes, client: Client) -> AsyncIterator[None]:
+    """Load on keys of one node, during the block."""
     stop = asyncio.Event()
 
     async def load() -> None:
@@ -123,22 +126,138 @@ async def test_balance_moves_slots_and_records_why(
     names = [f"k{number}" for number in range(300)]
     hot = [name for name in names if owners[key_slot(name.encode())] == owners[0]]
     loader = asyncio.ensure_future(load())
-    options = (cluster.url, "--window", "0.3", "--idle", "0", "--json")
+    try:
+        yield
+    finally:
+        stop.set()
+        await loader
+
+
+OPTIONS = ("--window", "0.3", "--idle", "0", "--json")
+
+
+async def test_balance_moves_slots_and_records_why(
+    cluster: RedisCluster, nodes: ClusterNodes, client: Client, tmp_path: Path
+) -> None:
+    await run("look", cluster.url, "--window", "0.1", "--enable")
     store = f"sqlite:///{tmp_path}/history.db"
     async with heatsink.connect(store):
         pass  # the store of a deployment
-    planned = await run("balance", *options)
-    moved = await run("balance", *options, "--apply", "--store", store)
-    stop.set()
-    await loader
+    async with busy_first_node(nodes, client):
+        planned = await run("balance", cluster.url, *OPTIONS, "--commands")
+        moved = await run("balance", cluster.url, *OPTIONS, "--apply", "--store", store)
     assert planned.exit_code == moved.exit_code == 0, moved.stderr
-    assert json.loads(planned.stdout)["before"] > 2
+    plan = json.loads(planned.stdout)
+    assert plan["before"] > 2
+    assert all("CLUSTER MIGRATESLOTS SLOTSRANGE" in each for each in plan["commands"])
     result = json.loads(moved.stdout)
     assert result["busiest_to_mean"] < result["plan"]["before"]
     told = await asyncio.to_thread(
         CliRunner().invoke, main, ["decisions", "--store", store, "--json"]
     )
     assert "takes" in told.stdout
+
+
+async def test_a_store_that_is_missing_is_named_before_anything_moves(
+    cluster: RedisCluster, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/none.db"
+    result = await run("balance", cluster.url, *OPTIONS, "--apply", "--store", url)
+    assert result.exit_code != 0
+    assert "none.db" in result.stderr
+
+
+async def test_a_new_process_keeps_the_budget_of_the_hour(nodes: ClusterNodes) -> None:
+    first, second = (Mover(nodes, MoveLimits(), SystemClock()) for _ in range(2))
+    topology = await first.check()
+    source = topology.owners[7]
+    target = next(node.id for node in topology.primaries if node.id != source)
+    before = first.room()
+    await first.carry_out(Move((7,), source, target, 1_000, "a test"), topology)
+    assert first.room() == before - 1
+    assert 7 in await second.recent()
+    assert second.room() == first.room()
+
+
+async def documented_acl(cluster: RedisCluster, user: str, *less: str) -> str:
+    """Make a user with the permissions that the documentation names; return its URL."""
+    page = (Path(__file__).parents[2] / "docs/how-to/balance-a-cluster.md").read_text()
+    line = next(each for each in page.splitlines() if each.startswith("ACL SETUSER heatsink"))
+    words = [*line.split()[3:], "on", f">{user}", *less]
+    for master in cluster.masters:
+        assert master.command("ACL", "SETUSER", user, *words) == "OK"
+    return cluster.url_for(user, user)
+
+
+async def test_the_documented_permissions_suffice(
+    cluster: RedisCluster, nodes: ClusterNodes, client: Client
+) -> None:
+    await run("look", cluster.url, "--window", "0.1", "--enable")
+    url = await documented_acl(cluster, "balancer")
+    async with busy_first_node(nodes, client):
+        looked = await run("look", url, "--window", "0.2", "--json")
+        moved = await run("balance", url, *OPTIONS, "--apply", "--start", "1", "--stop", "1")
+    assert looked.exit_code == moved.exit_code == 0, looked.stderr + moved.stderr
+    assert looked.stderr == moved.stderr == ""
+    assert json.loads(looked.stdout)["slots"][0]["hottest_keys"]
+
+
+async def test_commands_are_sampled_where_there_are_no_statistics(
+    cluster: RedisCluster, nodes: ClusterNodes, client: Client
+) -> None:
+    url = await documented_acl(cluster, "sampler", "-cluster|slot-stats", "+monitor")
+    async with busy_first_node(nodes, client):
+        looked = await run("look", url, "--window", "0.3", "--json")
+    assert looked.exit_code == 0, looked.stderr
+    assert "sampled" in looked.stderr
+    ratios = [node["ratio"] for node in json.loads(looked.stdout)["nodes"]]
+    assert max(ratios) > 2
+
+
+async def test_a_user_without_permission_is_named(cluster: RedisCluster) -> None:
+    url = await documented_acl(cluster, "stranger", "-@all", "+ping")
+    result = await run("look", url)
+    assert result.exit_code == 1
+    assert "permissions in docs/how-to/balance-a-cluster.md" in result.stderr
+
+
+async def test_a_cluster_behind_tls_is_measured(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    async with AsyncExitStack() as stack:
+        cluster = stack.enter_context(
+            real(lambda: RedisCluster(options={"cluster-slot-stats-enabled": "yes"}))
+        )
+        ports = []
+        for master in cluster.masters:
+            ports.append(await stack.enter_async_context(tls_before(master.port, authority)))
+            master.command("CONFIG", "SET", "cluster-announce-port", str(ports[-1]))
+
+        def announced() -> bool:
+            lines = cluster.masters[0].command("CLUSTER", "NODES")
+            return all(f":{port}" in lines for port in ports)
+
+        await soon(announced, "the nodes announce the ports with TLS")
+        url = f"rediss+cluster://{HOST}:{ports[0]}"
+        authority_file = certificate_file(authority, tmp_path)
+        looked = await run("look", f"{url}?ca={authority_file}", "--window", "0.2")
+        refused = await run("look", url)
+    assert looked.exit_code == 0, looked.stderr
+    assert refused.exit_code == 1
+    assert "certificate that is not trusted" in refused.stderr
+
+
+async def test_only_one_of_two_processes_balances(nodes: ClusterNodes) -> None:
+    topology = await nodes.topology()
+    assert await nodes.lead("one", 5_000, topology)
+    assert not await nodes.lead("two", 5_000, topology)
+    assert await nodes.lead("one", 1, topology)
+    await soon(partial(nodes.lead, "two", 1, topology), "the lease ends")
+
+
+async def test_nodes_of_equal_speed_have_equal_capacity(nodes: ClusterNodes) -> None:
+    speeds = await nodes.speeds(await nodes.topology())
+    assert len(speeds) == 3
+    assert sum(speeds.values()) == pytest.approx(3, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -60,3 +60,40 @@ def test_the_size_of_a_slot_is_its_share_of_the_keys_of_its_node() -> None:
         *(snapshot(at_s, (5, "a", 30, 0), (6, "a", 10, 0), (9, "b", 1, 0)) for at_s in (1.0, 2.0))
     )
     assert {slot: load.size for slot, load in found.items()} == {5: 750, 6: 250, 9: 400}
+
+
+def with_replica(at_s: float, owner: str, own: int, replica: str, counted: int) -> Snapshot:
+    """Slot 5 with an owner and its replica, and what each has counted in µs."""
+    nodes = tuple(NodeCounters(id, id, 0, 0, 0) for id in ("a", "b") if id == owner)
+    slots = {5: SlotCounters(owner, 1, own, 0, 0)}
+    return Snapshot(at_s, nodes, slots, {replica: {5: SlotCounters(owner, 1, counted, 0, 0)}})
+
+
+def test_reads_on_replicas_are_added() -> None:
+    (slot,) = slots_after(
+        with_replica(1.0, "a", 0, "b", 50_000), with_replica(2.0, "a", 100_000, "b", 250_000)
+    ).values()
+    assert round(slot.cpu, 6) == 0.3
+
+
+def test_a_replica_that_restarts_does_not_count_the_owner_twice() -> None:
+    (slot,) = slots_after(
+        with_replica(1.0, "a", 9_000_000, "b", 9_000_000),
+        with_replica(2.0, "a", 9_100_000, "b", 50_000),
+    ).values()
+    assert round(slot.cpu, 6) == 0.15
+
+
+def test_a_promoted_replica_goes_on_from_its_own_counters() -> None:
+    (slot,) = slots_after(
+        with_replica(1.0, "a", 9_000_000, "b", 5_000_000),
+        with_replica(2.0, "b", 5_100_000, "a", 0),
+    ).values()
+    assert round(slot.cpu, 6) == 0.1
+
+
+def test_a_node_that_was_unknown_counts_nothing_at_first() -> None:
+    first = Snapshot(1.0, (NODES[0],), {5: SlotCounters("a", 1, 100, 0, 0)})
+    second = Snapshot(2.0, (NODES[1],), {5: SlotCounters("b", 1, 9_000_000, 0, 0)})
+    (slot,) = slots_after(first, second).values()
+    assert slot.cpu == 0.0

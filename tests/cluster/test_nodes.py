@@ -13,8 +13,8 @@ from heatsink.cluster.load import SLOTS
 from heatsink.cluster.nodes import (
     Node,
     NoSlotStatistics,
-    added,
     as_ranges,
+    counted_in,
     key_in,
     migration,
     parse_node,
@@ -66,15 +66,15 @@ def statistics(slot: int, keys: int, cpu: int) -> list[object]:
     return [slot, [*words, b"network-bytes-in", 10, b"network-bytes-out", 20]]
 
 
-def test_the_counters_of_replicas_are_added() -> None:
-    found = added("aa", [[statistics(5, 7, 100)], [statistics(5, 7, 30)]])
-    assert found[5].cpu_us == 130
-    assert (found[5].keys, found[5].bytes_in, found[5].bytes_out) == (7, 20, 40)
+def test_the_counters_of_a_slot_are_read() -> None:
+    found = counted_in([statistics(5, 7, 100)], "aa")[5]
+    assert (found.owner, found.cpu_us) == ("aa", 100)
+    assert (found.keys, found.bytes_in, found.bytes_out) == (7, 10, 20)
 
 
 def test_statistics_without_cpu_time_name_the_setting() -> None:
     with pytest.raises(NoSlotStatistics, match="cluster-slot-stats-enabled"):
-        added("aa", [[[5, [b"key-count", 7]]]])
+        counted_in([[5, [b"key-count", 7]]], "aa")
 
 
 def test_a_migration_is_read_in_either_protocol() -> None:

@@ -95,6 +95,15 @@ def moved_slots_do_not_rest() -> Iterator[None]:
 
 
 @bug
+def a_new_process_does_not_ask_what_has_moved() -> Iterator[None]:
+    async def recent(_: Mover) -> dict[int, float]:
+        return {}
+
+    with patch.object(Mover, "recent", recent):
+        yield
+
+
+@bug
 def the_gain_has_the_wrong_sign() -> Iterator[None]:
     def order(self: policy._Board, node: str) -> tuple[float, str]:
         return -self.used(node), node

@@ -47,7 +47,7 @@ async def a_coordination(clock: ManualClock) -> Coordination:
         registry,
         CoordinationSettings("me", BucketRules(), NearRules(), ReportSettings(), lease_s=3.0),
         NearDecisions(NearKeys(clock), MemorySoft([])),
-        lambda _: Idle(),
+        lambda _: [Idle()],
         clock,
         backoff,
     )

@@ -14,19 +14,21 @@ from functools import partial
 from os import getpid
 from random import Random
 from socket import gethostname
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heatsink.coordinator.coordination import Coordination, CoordinationSettings
 from heatsink.coordinator.explainer import Explainer
 from heatsink.coordinator.keys import StorePartitions
+from heatsink.coordinator.loops import BackgroundLoop, Leader, Turn
 from heatsink.coordinator.reads import NearDecisions
-from heatsink.errors import Overloaded
+from heatsink.errors import Misconfigured, Overloaded
 from heatsink.heat.count import Tracker
 from heatsink.heat.report import Reporter
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import Hooks
 from heatsink.primitives.keys import SEED_BYTES
 from heatsink.primitives.owner import Owner
+from heatsink.primitives.words import pip_install
 from heatsink.registry.decisions import Meta
 from heatsink.registry.news import WatchedNews
 from heatsink.registry.registry import Registry
@@ -42,6 +44,9 @@ from .queue import Queue
 from .queue_side import QueueSide
 from .read_side import ReadSide
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from heatsink.cluster.balance import ClusterWatch
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 RESTART_S = 1.0
@@ -86,6 +91,18 @@ async def assemble(plan: Blueprint, owner: Owner) -> Assembly:
     return assembly
 
 
+def _make_cluster_watch(
+    settings: Settings, leader: Leader, name: str, clock: Clock, hooks: Hooks
+) -> ClusterWatch:
+    try:
+        from heatsink.cluster.balance import ClusterWatch
+    except ImportError:
+        raise Misconfigured(
+            f"cluster needs a Redis client: {pip_install('redis')}", field="cluster"
+        ) from None
+    return ClusterWatch(settings.cluster, settings.slots, leader, name, clock, hooks)
+
+
 def _founding_meta(plan: Blueprint) -> Meta:
     """Return the META record that this process writes if the store is new."""
     return Meta(
@@ -103,6 +120,9 @@ def _founding_meta(plan: Blueprint) -> Meta:
 
 class Assembly:
     """All parts of an open client and its background work."""
+
+    cluster: ClusterWatch | None = None
+    _cluster_turns: BackgroundLoop | None = None
 
     def __init__(
         self,
@@ -160,7 +180,7 @@ class Assembly:
                 self.name, settings.rules, settings.near, settings.report, settings.lease_s
             ),
             NearDecisions(self.reading.near_keys, self.reading.soft),
-            self.queue.loop_of,
+            self._make_loops,
             clock,
             backoff,
             plan.hooks,
@@ -172,6 +192,17 @@ class Assembly:
             tracker,
             self.reading.near_keys,
         )
+
+    def _make_loops(self, leader: Leader) -> list[Turn]:
+        """Make the leader's loops for the queue's workers and, if one is set, for a cluster."""
+        loops: list[Turn] = [self.queue.loop_of(leader)]
+        if self._settings.cluster:
+            self.cluster = _make_cluster_watch(
+                self._settings, leader, self.name, self._clock, self._hooks
+            )
+            self._cluster_turns = BackgroundLoop(self.cluster)
+            loops.append(self._cluster_turns)
+        return loops
 
     def _make_log(self, parts: Parts) -> Log:
         if self._hooks.observes_calls:
@@ -215,6 +246,8 @@ class Assembly:
                 reporter.adopt(settings.report)
                 self.coordination.adopt(settings.rules, settings.near, settings.report)
                 self.queue.adopt(settings)
+                if self.cluster is not None:
+                    self.cluster.adopt(settings.slots)
                 self.deployment.warn_of_differences(self._settings.coordinate)
             await self._clock.sleep(FOLLOW_SETTINGS_S)
 
@@ -238,6 +271,9 @@ class Assembly:
         self.reading.close()
         await self.stop()
         await self.queue.stop()
+        if self.cluster is not None and self._cluster_turns is not None:
+            await self._cluster_turns.close()
+            await self.cluster.close()
         with suppress(Overloaded):  # the next leader waits for the lease to expire
             await self.backoff.call(self.coordination.coordinator.close, "", deadline_s)
         await self.registry.close()

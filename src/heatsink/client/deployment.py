@@ -33,11 +33,11 @@ from heatsink.registry.settings import (
 
 from .settings import Settings
 
-SECTIONS = ("rules", "workers", "near", "timelines")
+SECTIONS = ("rules", "workers", "near", "timelines", "slots")
 SINGLE = ("report_alarm", "report_floor", "scaling", "window_s")
 WEIGHT = "bulk.weights."
 REASON_MAX, BY_MAX = 500, 200
-LEADERS_ONLY = ("rules.", "workers.", "near.", "scaling")
+LEADERS_ONLY = ("rules.", "workers.", "near.", "slots.", "scaling")
 DEFAULTS = Settings()
 Source = Literal["deployment", "process", "default"]
 

@@ -44,6 +44,9 @@ from .queue import Queue, once_in
 from .settings import Settings, WorkerOptions
 from .status import Status, status_of
 
+if TYPE_CHECKING:
+    from heatsink.cluster.balance import ClusterWatch
+
 NOT_WITH = (
     "this client needs `async with`: write `async with heatsink.connect(…) as hs:`, or use "
     "`with heatsink.connect_sync(…) as hs:` in code without asyncio"
@@ -296,6 +299,11 @@ class Heatsink:
     def queue_watch(self) -> QueueWatch | None:
         """The queue's load as the leader sees it; None until a first call uses the queue."""
         return self.parts.queue.watch
+
+    @property
+    def cluster_watch(self) -> ClusterWatch | None:
+        """The cluster that this process watches while it leads; None if it watches none."""
+        return self.parts.cluster
 
 
 async def _publish(parts: Assembly, decision: Decision) -> None:

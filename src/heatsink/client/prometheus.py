@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from heatsink.bulk.scaling.load import WorkerObservation
 from heatsink.bulk.work.consumer import Consumer
+from heatsink.cluster.load import usage_of
 from heatsink.errors import Misconfigured
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import Call, Event, Hook
@@ -39,6 +41,9 @@ try:
 except ImportError:
     raise Misconfigured(f"Prometheus needs prometheus-client: {pip_install('metrics')}") from None
 
+if TYPE_CHECKING:
+    from heatsink.cluster.balance import ClusterWatch
+
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 GAUGES = {
     "runnable": "Items that wait only for a worker",
@@ -55,6 +60,11 @@ COUNTERS = {
     "retried": "Attempts that are retried",
     "fenced": "Outcomes refused because the lease was lost",
     "expired": "Items whose lease expired",
+}
+MOVED = {
+    "slots_moved": ("slots", "Slots moved by this process"),
+    "bytes_moved": ("size", "Data moved by this process, estimated"),
+    "moves_failed": ("failures", "Migrations that failed or were not begun"),
 }
 ITEMS = ("claimed", "done", "failed", "retried", "given_back")
 METRICS = {
@@ -177,7 +187,7 @@ def histogram(
 def collectors_of(hs: Heatsink) -> list[Collector]:
     """Return the collectors of a client's status, and of the queue that the client coordinates."""
     queue = QueueCollector(lambda: hs.queue_watch.latest if hs.queue_watch else None)
-    return [StatusCollector(hs.status), queue]
+    return [StatusCollector(hs.status), queue, ClusterCollector(lambda: hs.cluster_watch)]
 
 
 class QueueCollector(Collector):
@@ -209,6 +219,38 @@ class QueueCollector(Collector):
             service.add_metric([str(number)], load.service_us / 1e6)
             oldest.add_metric([str(number)], load.oldest_ms / 1000)
         yield from (service, oldest)
+
+
+class ClusterCollector(Collector):
+    """Metrics of the cluster that the leader watches. Other processes show none of its nodes."""
+
+    def __init__(self, read: Callable[[], ClusterWatch | None]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        watch = self._read()
+        state = watch.balancer.state if watch and watch.leads else None
+        busiest = GaugeMetricFamily(
+            "heatsink_cluster_busiest_ratio", "Load of the busiest node ÷ the mean"
+        )
+        ceiling = GaugeMetricFamily(
+            "heatsink_cluster_ceiling_ratio",
+            "Load of the busiest slot ÷ the mean node: no move makes the busiest node less busy",
+        )
+        used = GaugeMetricFamily(
+            "heatsink_cluster_node_used", "Share of its capacity that a node uses", labels=["node"]
+        )
+        slots = GaugeMetricFamily("heatsink_cluster_node_slots", "Slots", labels=["node"])
+        if state is not None:
+            busiest.add_metric([], state.plan.before)
+            ceiling.add_metric([], state.plan.ceiling.ratio if state.plan.ceiling else 0.0)
+            for node in usage_of(state.load):
+                used.add_metric([node.address], node.used)
+                slots.add_metric([node.address], node.slots)
+        yield from (busiest, ceiling, used, slots)
+        for name, (field, text) in MOVED.items():
+            count = getattr(watch.balancer.totals, field) if watch else None
+            yield CounterMetricFamily(f"heatsink_cluster_{name}", text, count)
 
 
 class WorkCollector(Collector):

@@ -11,6 +11,7 @@ import msgspec
 from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.settings import BulkSettings
+from heatsink.cluster.policy import SlotSettings
 from heatsink.errors import InvalidSetting
 from heatsink.heat.report import ReportSettings
 from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_text, shown
@@ -47,6 +48,8 @@ class Options(TypedDict, total=False):
     workers: WorkerRules
     reads: ReadSettings
     near: NearRules
+    cluster: str
+    slots: SlotSettings
 
 
 class ConnectOptions(Options, total=False):
@@ -112,6 +115,11 @@ class Settings(CheckedStruct, frozen=True):
     """The cache of hot reads in this process."""
     near: NearRules = NearRules()
     """When a key becomes near, so that all processes that read it cache it in memory."""
+    cluster: str = ""
+    """URL of a Redis or Valkey Cluster (`redis+cluster://…`) that this process watches while it
+    leads; empty for none."""
+    slots: SlotSettings = SlotSettings()
+    """Whether and how the leader moves slots of the cluster that it watches."""
 
     @property
     def alarm_units(self) -> int:
@@ -138,6 +146,8 @@ class Settings(CheckedStruct, frozen=True):
         check_kind("timelines", self.timelines, TimelineSettings)
         check_kind("reads", self.reads, ReadSettings)
         check_kind("near", self.near, NearRules)
+        check_kind("cluster", self.cluster, str)
+        check_kind("slots", self.slots, SlotSettings)
         if self.scaling not in POLICIES:
             raise InvalidSetting(f"scaling must be one of {', '.join(POLICIES)}", field="scaling")
         check_kind("coordinate", self.coordinate, bool)

@@ -7,26 +7,30 @@ leader runs it, and it records every migration as a decision with its reason.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
 from typing import Protocol
 
 import msgspec
 
+from heatsink.coordinator.loops import Leader
+from heatsink.errors import HeatsinkError, Misconfigured
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 
 from .load import WINDOWS, ClusterLoad, SlotRates, Snapshot
-from .mover import Mover, MoveReport, carry_out_all
-from .nodes import Topology, ranges_of
-from .policy import Plan, SlotPolicy
+from .mover import Mover, MoveReport, carry_out_each
+from .nodes import ClusterNodes, Server, Topology, ranges_of
+from .policy import Move, Plan, SlotPolicy, SlotSettings
 
 NET_MAX_S = 125e6
 WINDOW_S = 5.0
 MOVED = "moved"
 REPORTS = 200
 NAME_MAX = 120
+LEASE_MS = 30_000
 
 
 class MeasuredCluster(Protocol):
@@ -78,6 +82,19 @@ class BalanceState(msgspec.Struct, frozen=True):
     load: ClusterLoad
     plan: Plan
     reports: tuple[MoveReport, ...]
+    trouble: str = ""
+    """Why no slot can move now; empty if slots can move."""
+    before: Mapping[int, str] = msgspec.field(default_factory=dict)
+    """The owners of the slots before the first of `reports`."""
+
+
+class Totals(msgspec.Struct):
+    """What a balancer has done since its start."""
+
+    slots: int = 0
+    size: int = 0
+    migrations: int = 0
+    failures: int = 0
 
 
 class Balancer:
@@ -105,35 +122,158 @@ class Balancer:
         self._hooks = hooks
         self._read_s = float("-inf")
         self._reports: deque[MoveReport] = deque(maxlen=REPORTS)
+        self._before: Mapping[int, str] = {}
         self.state: BalanceState | None = None
+        self.totals = Totals()
 
-    async def run_once(self) -> list[Decision]:
-        """Take a turn if the last one was at least a window ago. Returns what has moved."""
-        if self._clock.monotonic_s() - self._read_s < self._window_s:
+    @property
+    def running(self) -> Move | None:
+        """The migration that runs now."""
+        return self._mover.running
+
+    def adopt(self, window_s: float) -> None:
+        """Take turns at this interval from now on."""
+        self._window_s = window_s
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last turn was at least a window ago."""
+        return self._clock.monotonic_s() - self._read_s >= self._window_s
+
+    async def run_once(self, may_move: bool = True) -> list[Decision]:
+        """Take a turn if the last one was at least a window ago. Returns what has moved.
+
+        If it may not move slots, it only measures and plans.
+        """
+        if not self.is_due:
             return []
         self._read_s = self._clock.monotonic_s()
         load = await self._meter.read()
-        if load is None:
+        topology = self._meter.topology
+        if load is None or topology is None:
             return []
+        if may_move:
+            self._policy.note(await self._mover.recent())
         plan = self._policy.decide(load)
-        self.state = BalanceState(load, plan, tuple(self._reports))
-        if not plan.moves:
+        self._before = self._before or topology.owners
+        self._show(load, plan, topology.trouble)
+        if not may_move:
             return []
-        reports = await carry_out_all(self._mover, plan.moves, self._clock)
-        return await self._record(reports, load)
+        published: list[Decision] = []
+        async for report in carry_out_each(self._mover, plan.moves, self._clock):
+            self._count(report)
+            self._show(moved_in(self.state.load, report) if self.state else load, plan)
+            if not report.error:
+                published += await self._publish([decision_of(report)])
+        return published
 
-    async def _record(self, reports: Iterable[MoveReport], load: ClusterLoad) -> list[Decision]:
-        decisions = []
-        for report in reports:
-            self._reports.append(report)
-            if report.error:
-                self._hooks.event("cluster.failed", report.error)
-                continue
-            self._policy.note(report.job.slots, self._clock.monotonic_s())
-            decisions.append(decision_of(report))
-        assert self.state is not None, "a turn with reports has a state"
-        self.state = msgspec.structs.replace(self.state, reports=tuple(self._reports), load=load)
-        return await self._publish(decisions) if decisions else []
+    def _show(self, load: ClusterLoad, plan: Plan, trouble: str = "") -> None:
+        self.state = BalanceState(load, plan, tuple(self._reports), trouble, self._before)
+
+    def _count(self, report: MoveReport) -> None:
+        self._reports.append(report)
+        if report.error:
+            self.totals.failures += 1
+            self._hooks.event("cluster.failed", report.error)
+            return
+        self.totals.migrations += 1
+        self.totals.slots += len(report.job.slots)
+        self.totals.size += report.job.size
+        self._policy.note(dict.fromkeys(report.job.slots, self._clock.monotonic_s()))
+
+
+def moved_in(load: ClusterLoad, report: MoveReport) -> ClusterLoad:
+    """The load once the slots of a report have their new owner."""
+    if report.error:
+        return load
+    moved, target = frozenset(report.job.slots), report.job.target
+    return msgspec.structs.replace(
+        load,
+        slots=tuple(
+            msgspec.structs.replace(slot, node=target) if slot.slot in moved else slot
+            for slot in load.slots
+        ),
+    )
+
+
+class ClusterWatch:
+    """Watches a cluster while this process leads, and balances it if the settings say so.
+
+    What fails is kept as `trouble`, for the dashboard: a cluster that is down must not keep the
+    leader from its other work.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        settings: SlotSettings,
+        leader: Leader,
+        name: str,
+        clock: Clock,
+        hooks: Hooks,
+    ) -> None:
+        self.settings = settings
+        self.nodes = ClusterNodes(url, clock, Random())
+        self._leader = leader
+        self._name = name
+        self._clock = clock
+        self._hooks = hooks
+        self._is_able = False
+        self._policy = SlotPolicy(settings.rules)
+        self._mover = Mover(self.nodes, settings.limits, clock)
+        meter = ClusterMeter(self.nodes, clock)
+        self.balancer = Balancer(
+            meter, self._policy, self._mover, leader.publish, clock, settings.window_s, hooks
+        )
+        self.trouble = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process leads. Otherwise its state is out of date."""
+        return self._leader.leads
+
+    def adopt(self, settings: SlotSettings) -> None:
+        """Work by these settings from now on. A migration that runs goes on."""
+        self.settings = settings
+        self._policy.adopt(settings.rules)
+        self._mover.adopt(settings.limits)
+        self.balancer.adopt(settings.window_s)
+
+    async def run_once(self) -> list[Decision]:
+        """Take a turn if one is due. Never raises a `HeatsinkError`."""
+        if not self.balancer.is_due:
+            return []
+        try:
+            moved = await self.balancer.run_once(await self._may_move())
+        except HeatsinkError as error:
+            if str(error) != self.trouble:
+                self._hooks.event("cluster.trouble", str(error))
+            self.trouble = str(error)
+            return []
+        self.trouble = ""
+        return moved
+
+    async def _may_move(self) -> bool:
+        """Whether this process may move slots now: it leads, and it holds the cluster's lease."""
+        if not self.settings.balance or not self._leader.leads:
+            return False
+        topology = await self.nodes.topology()
+        if not self._is_able:
+            check_way(await self.nodes.server(topology))
+            self._is_able = True
+        return await self.nodes.lead(self._name, LEASE_MS, topology)
+
+    async def close(self) -> None:
+        await self.nodes.close()
+
+
+def check_way(server: Server) -> None:
+    """Raise `Misconfigured` if Heatsink does not move slots on this kind of server."""
+    if server.way != "migrateslots":
+        raise Misconfigured(
+            f"moving slots needs Valkey 9.0 or newer on all nodes, not {server.name}: "
+            "`heatsink cluster balance URL` shows the plan, and the commands that carry it out"
+        )
 
 
 def decision_of(report: MoveReport) -> Decision:

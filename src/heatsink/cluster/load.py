@@ -2,7 +2,9 @@
 
 A node counts, for each of its slots, CPU time and bytes since it began to count. `SlotRates` turns
 two readings of these counters into rates. It takes the median of the last windows, so that one busy
-second does not count. A counter that went down, or a slot with another owner, begins at zero again.
+second does not count. It compares the counters of each node with those of the same node, so that a
+replica that becomes a primary keeps its counters. A counter that went down, or that of a slot which
+is new on its node, begins at zero again.
 
 Servers count the time in which they run the commands of a slot. They also need time to read
 requests and to write answers, often several times as much. `SlotRates` divides the whole CPU time
@@ -23,13 +25,16 @@ OVERHEAD_MAX = 50.0  # an idle node needs CPU time for itself, which no slot cau
 
 
 class SlotCounters(msgspec.Struct, frozen=True):
-    """What the owner of a slot has counted for the slot, and what its replicas have counted."""
+    """What one node has counted for a slot: its owner, or a replica of the owner."""
 
     owner: str
     keys: int
     cpu_us: int
     bytes_in: int
     bytes_out: int
+
+
+ZERO = SlotCounters("", 0, 0, 0, 0)
 
 
 class NodeCounters(msgspec.Struct, frozen=True):
@@ -55,6 +60,20 @@ class Snapshot(msgspec.Struct, frozen=True):
     at_s: float
     nodes: tuple[NodeCounters, ...]
     slots: Mapping[int, SlotCounters]
+    replicas: Mapping[str, Mapping[int, SlotCounters]] = msgspec.field(default_factory=dict)
+    """What each replica has counted, by its id. `owner` is the id of its primary."""
+
+    def counted_by(self, member: str, slot: int) -> SlotCounters | None:
+        """What this node had counted for the slot: zero if it did not have the slot.
+
+        None if this snapshot does not know the node.
+        """
+        of_owner = self.slots.get(slot)
+        if of_owner is not None and of_owner.owner == member:
+            return of_owner
+        if member in self.replicas:
+            return self.replicas[member].get(slot, ZERO)
+        return ZERO if any(node.id == member for node in self.nodes) else None
 
 
 class SlotLoad(msgspec.Struct, frozen=True):
@@ -90,6 +109,54 @@ class ClusterLoad(msgspec.Struct, frozen=True):
     slots: tuple[SlotLoad, ...]
 
 
+class NodeUsage(msgspec.Struct, frozen=True):
+    """How busy a node is. `ratio` is its share of used capacity ÷ that of all nodes."""
+
+    id: str
+    address: str
+    slots: int
+    cpu: float
+    net_s: float
+    memory: int
+    used: float
+    ratio: float
+    replicas: int
+    cores: float
+
+
+def usage_of(load: ClusterLoad, owners: Mapping[int, str] | None = None) -> list[NodeUsage]:
+    """How busy each node is. With `owners`, as if the slots still had these owners."""
+    nodes = {node.id: node for node in load.nodes}
+    slots = dict.fromkeys(nodes, 0)
+    cpu, net_s = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)
+    for slot in load.slots:
+        owner = owners.get(slot.slot, slot.node) if owners else slot.node
+        if owner in nodes:
+            slots[owner] += 1
+            cpu[owner] += slot.cpu
+            net_s[owner] += slot.net_s
+    used = {id: max(cpu[id] / node.cores, net_s[id] / node.net_max_s) for id, node in nodes.items()}
+    mean = max(
+        sum(cpu.values()) / max(sum(node.cores for node in load.nodes), 1e-9),
+        sum(net_s.values()) / max(sum(node.net_max_s for node in load.nodes), 1e-9),
+    )
+    return [
+        NodeUsage(
+            id=node.id,
+            address=node.address,
+            slots=slots[node.id],
+            cpu=cpu[node.id],
+            net_s=net_s[node.id],
+            memory=node.memory,
+            used=used[node.id],
+            ratio=used[node.id] / mean if mean else 1.0,
+            replicas=node.replicas,
+            cores=node.cores,
+        )
+        for node in load.nodes
+    ]
+
+
 class SlotRates:
     """Turns snapshots of counters into loads. Call `add` once a window."""
 
@@ -110,7 +177,7 @@ class SlotRates:
         counted = 0.0
         for slot, counters in snapshot.slots.items():
             rates = self._rates.setdefault(slot, deque(maxlen=self._windows))
-            rates.append(_rates(counters, last.slots.get(slot), took_s))
+            rates.append(_slot_rates(slot, counters, snapshot, last, took_s))
             counted += rates[-1][0]
         for gone in self._rates.keys() - snapshot.slots.keys():
             del self._rates[gone]
@@ -135,13 +202,27 @@ class SlotRates:
         return found
 
 
-def _rates(
-    now: SlotCounters, before: SlotCounters | None, took_s: float
-) -> tuple[float, float, float]:
-    """Return CPU, bytes and written bytes a second since the last reading."""
-    fresh = before is None or before.owner != now.owner or now.cpu_us < before.cpu_us
-    zero = SlotCounters(now.owner, 0, 0, 0, 0)
-    since = zero if fresh or before is None else before
+Rates = tuple[float, float, float]
+
+
+def _slot_rates(
+    slot: int, counters: SlotCounters, now: Snapshot, before: Snapshot, took_s: float
+) -> Rates:
+    """Return CPU, bytes and written bytes a second: of the owner, and of its replicas."""
+    cpu, net_s, written_s = _rates(counters, before.counted_by(counters.owner, slot), took_s)
+    for id, counted in now.replicas.items():
+        reading = counted.get(slot)
+        if reading is not None and reading.owner == counters.owner:
+            more = _rates(reading, before.counted_by(id, slot), took_s)
+            cpu, net_s, written_s = cpu + more[0], net_s + more[1], written_s + more[2]
+    return cpu, net_s, written_s
+
+
+def _rates(now: SlotCounters, before: SlotCounters | None, took_s: float) -> Rates:
+    """Return the rates of one node's counters; none if the node was not known before."""
+    if before is None:
+        return 0.0, 0.0, 0.0
+    since = ZERO if now.cpu_us < before.cpu_us else before
     bytes_in = max(now.bytes_in - since.bytes_in, 0) / took_s
     bytes_out = max(now.bytes_out - since.bytes_out, 0) / took_s
     return (now.cpu_us - since.cpu_us) / 1e6 / took_s, bytes_in + bytes_out, bytes_in

@@ -9,23 +9,20 @@ cancel all of its migrations at once.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
 
 from heatsink.errors import HeatsinkError, Unavailable
-from heatsink.primitives.checks import check_number
 from heatsink.primitives.clock import Clock
 
-from .nodes import Migration, Topology, ranges_of
-from .policy import Move
+from .nodes import Migration, Server, Topology, as_ranges, ranges_of
+from .policy import Move, MoveLimits
 
 LOOK_S = 0.1
 AGREE_S = 10.0
 HOUR_S = 3_600.0
-DAY_MINUTES = 24 * 60
 
 
 class MovableCluster(Protocol):
@@ -46,40 +43,6 @@ class Unsafe(Unavailable):
     """No slot may move now: a node is failing, or somebody else moves slots. Try again later."""
 
 
-class MoveLimits(msgspec.Struct, frozen=True):
-    """How fast, how much and when slots may move."""
-
-    bytes_s: float = 50e6
-    """Data a second, on average over a migration and the pause after it."""
-    slots_per_hour: int = 4_096
-    """The most slots in any hour."""
-    job_slots: int = 256
-    """The most slots in one migration."""
-    job_bytes: int = 256 * 1024**2
-    """The most data in one migration, unless one slot has more."""
-    timeout_s: float = 120.0
-    """After this time, a migration is cancelled."""
-    hours: tuple[int, int] | None = None
-    """From which to which minute of the day (UTC) slots may move; None for any time."""
-
-    def __post_init__(self) -> None:
-        check_number("bytes_s", self.bytes_s, 1, 1e12)
-        check_number("slots_per_hour", self.slots_per_hour, 1, 10**6)
-        check_number("job_slots", self.job_slots, 1, 16_384)
-        check_number("job_bytes", self.job_bytes, 1, 10**12)
-        check_number("timeout_s", self.timeout_s, 1, 86_400)
-        for minute in self.hours or ():
-            check_number("hours", minute, 0, DAY_MINUTES)
-
-    def allows(self, time_s: float) -> bool:
-        """Whether slots may move at this time of the day."""
-        if self.hours is None:
-            return True
-        first, last = self.hours
-        minute = time_s // 60 % DAY_MINUTES
-        return first <= minute < last if first <= last else minute >= first or minute < last
-
-
 class Mover:
     """Moves slots within limits, and waits until they are safe on their new owner."""
 
@@ -87,8 +50,14 @@ class Mover:
         self._cluster = cluster
         self._limits = limits
         self._clock = clock
-        self._budget: deque[tuple[float, int]] = deque()
+        self._seen: dict[str, tuple[float, frozenset[int]]] = {}
         self._confirmed: set[str] = set()
+        self.running: Move | None = None
+        """The migration that this process carries out now."""
+
+    def adopt(self, limits: MoveLimits) -> None:
+        """Move slots within these limits from now on."""
+        self._limits = limits
 
     def jobs(self, move: Move) -> Iterator[Move]:
         """Divide a move into migrations within the limits."""
@@ -101,12 +70,28 @@ class Mover:
 
     def room(self) -> int:
         """How many slots may move now, within the hour's budget and the hours of the day."""
-        now_s = self._clock.monotonic_s()
-        while self._budget and now_s - self._budget[0][0] >= HOUR_S:
-            self._budget.popleft()
         if not self._limits.allows(self._clock.now_s()):
             return 0
-        return self._limits.slots_per_hour - sum(count for _, count in self._budget)
+        since_s = self._clock.monotonic_s() - HOUR_S
+        used = sum(len(slots) for at_s, slots in self._seen.values() if at_s > since_s)
+        return self._limits.slots_per_hour - used
+
+    async def recent(self) -> dict[int, float]:
+        """When slots moved last, as monotonic times, whoever moved them.
+
+        The servers remember their migrations. So a new process neither exceeds the hour's budget
+        nor moves a slot again before it has rested.
+        """
+        topology = await self._cluster.topology()
+        self._remember(await self._cluster.migrations(topology))
+        return {slot: at_s for at_s, slots in sorted_by_time(self._seen) for slot in slots}
+
+    def _remember(self, found: list[Migration]) -> None:
+        now_s, time_s = self._clock.monotonic_s(), self._clock.now_s()
+        for each in found:
+            if each.state == "success" and each.name not in self._seen:
+                age_s = max(time_s - each.changed_s, 0.0) if each.changed_s else 0.0
+                self._seen[each.name] = now_s - age_s, each.slots
 
     async def check(self) -> Topology:
         """Return the topology. Raises `Unsafe` if no slot may move now.
@@ -124,6 +109,7 @@ class Mover:
                     f"a migration of slots {ranges_of(each.slots)} is running ({each.state}): "
                     "wait until it has ended"
                 )
+        self._remember(found)
         await self._confirm(found, topology)
         return topology
 
@@ -152,11 +138,16 @@ class Mover:
         self._still_right(job, topology)
         began_s = self._clock.monotonic_s()
         before = {each.name for each in await self._cluster.migrations(topology)}
-        await self._cluster.start(job, topology)
-        self._budget.append((began_s, len(job.slots)))
-        await self._wait(job, topology, before)
-        after = await self._agreed(job)
-        await self._confirm(await self._cluster.migrations(after), after)
+        self.running = job
+        try:
+            await self._cluster.start(job, topology)
+            await self._wait(job, topology, before)
+            after = await self._agreed(job)
+            found = await self._cluster.migrations(after)
+            self._remember(found)
+            await self._confirm(found, after)
+        finally:
+            self.running = None
         spent_s = self._clock.monotonic_s() - began_s
         await self._clock.sleep(max(job.size / self._limits.bytes_s - spent_s, 0.0))
 
@@ -221,20 +212,21 @@ class MoveReport(msgspec.Struct, frozen=True):
 
     job: Move
     took_s: float
+    at_s: float
+    """When it ended, as seconds since 1970."""
     error: str = ""
 
 
-async def carry_out_all(mover: Mover, moves: tuple[Move, ...], clock: Clock) -> list[MoveReport]:
-    """Carry out moves in order. Stop at the first that fails, or when the budget is used up.
+async def carry_out_each(
+    mover: Mover, moves: tuple[Move, ...], clock: Clock
+) -> AsyncIterator[MoveReport]:
+    """Carry out moves in order, and yield a report after each migration.
 
-    Before each job the cluster is checked. A fail-over stops the rest, because the loads were
-    measured before it.
+    Stops at the first that fails, or when the budget is used up. Before each migration the cluster
+    is checked. A fail-over stops the rest, because the loads were measured before it.
     """
-    reports: list[MoveReport] = []
     planned: set[str] | None = None
     for job in (job for move in moves for job in mover.jobs(move)):
-        if len(job.slots) > mover.room():
-            return reports
         began_s = clock.monotonic_s()
         try:
             topology = await mover.check()
@@ -242,9 +234,54 @@ async def carry_out_all(mover: Mover, moves: tuple[Move, ...], clock: Clock) -> 
             if planned not in (None, primaries):
                 raise Unsafe("a primary has changed since the plan was made: plan again")
             planned = primaries
+            if len(job.slots) > mover.room():
+                raise Unsafe(
+                    "the budget of slots for this hour is used up, or it is outside the hours: "
+                    "the rest moves later"
+                )
             await mover.carry_out(job, topology)
         except HeatsinkError as error:
-            reports.append(MoveReport(job, clock.monotonic_s() - began_s, str(error)))
-            return reports
-        reports.append(MoveReport(job, clock.monotonic_s() - began_s))
-    return reports
+            yield MoveReport(job, clock.monotonic_s() - began_s, clock.now_s(), str(error))
+            return
+        yield MoveReport(job, clock.monotonic_s() - began_s, clock.now_s())
+
+
+def sorted_by_time(
+    seen: Mapping[str, tuple[float, frozenset[int]]],
+) -> list[tuple[float, frozenset[int]]]:
+    return sorted(seen.values(), key=lambda each: each[0])
+
+
+def commands_for(move: Move, topology: Topology, server: Server) -> str:
+    """Return the shell commands with which a person carries out one move on this kind of server.
+
+    `Mover` itself moves slots only where one command moves them atomically. Elsewhere a move that
+    is interrupted leaves a slot half-way, and a person has to decide how to go on.
+    """
+    source, target = topology.known(move.source), topology.known(move.target)
+    cli = "valkey-cli" if server.name.startswith("Valkey") else "redis-cli"
+    at_source = f"{cli} -h {source.host} -p {source.port}"
+    at_target = f"{cli} -h {target.host} -p {target.port}"
+    ranges = " ".join(f"{first} {last}" for first, last in as_ranges(move.slots))
+    if server.way == "migrateslots":
+        return f"{at_source} CLUSTER MIGRATESLOTS SLOTSRANGE {ranges} NODE {target.id}"
+    if server.way == "import":
+        return f"{at_target} CLUSTER MIGRATION IMPORT {ranges}"
+    slots = " ".join(
+        f"{first}" if first == last else f"$(seq {first} {last})"
+        for first, last in as_ranges(move.slots)
+    )
+    return "\n".join(
+        (
+            f"for slot in {slots}; do",
+            f"  {at_target} CLUSTER SETSLOT $slot IMPORTING {source.id}",
+            f"  {at_source} CLUSTER SETSLOT $slot MIGRATING {target.id}",
+            f'  while [ "$({at_source} CLUSTER COUNTKEYSINSLOT $slot)" -gt 0 ]; do',
+            f"    {at_source} CLUSTER GETKEYSINSLOT $slot 100 | tr '\\n' '\\0' |",
+            f'      xargs -0 {at_source} MIGRATE {target.host} {target.port} "" 0 5000 KEYS',
+            "  done",
+            f"  {at_target} CLUSTER SETSLOT $slot NODE {target.id}",
+            f"  {at_source} CLUSTER SETSLOT $slot NODE {target.id}",
+            "done",
+        )
+    )

@@ -13,15 +13,17 @@ from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from redis.crc import key_slot
 
-from heatsink.errors import InvalidSetting, Misconfigured, Unavailable
+from heatsink.bulk.plan import LEGACY
+from heatsink.errors import InvalidSetting, Misconfigured, NoAccess, Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import RedisAddress, parse
 from heatsink.stores.redis.connection import FAILURES, Connection, Refused, open_driver
+from heatsink.stores.redis.queue.keys import HOMES, QueueKeys
 
 from .load import SLOTS, NodeCounters, SlotCounters, Snapshot
 from .policy import Move
@@ -36,6 +38,8 @@ if holder and holder ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
+SPEED_SCRIPT = "local n = 0 for i = 1, 200000 do n = n + i % 7 end return n"
+SPEED_RUNS = 5
 KEYS_SAMPLED = 20
 WAIT_MS = 4_000
 CONFIRM_S = 10.0
@@ -84,6 +88,8 @@ class Migration(msgspec.Struct, frozen=True):
     slots: frozenset[int]
     state: str
     message: str = ""
+    changed_s: float = 0.0
+    """When its state changed last, by the clock of the node; 0 if unknown."""
 
     @property
     def has_ended(self) -> bool:
@@ -117,8 +123,24 @@ class Topology(msgspec.Struct, frozen=True):
         raise Unavailable(f"node {id} has left the cluster")
 
 
+class Server(msgspec.Struct, frozen=True):
+    """A server and its way to move slots.
+
+    `migrateslots`: atomic, started on the source (Valkey 9). `import`: atomic, started on the
+    target (Redis 8.4). `setslot`: key by key, by many commands.
+    """
+
+    name: str
+    version: tuple[int, ...]
+    way: Literal["migrateslots", "import", "setslot"]
+
+
 class NoSlotStatistics(Misconfigured):
-    """The servers keep no statistics of slots, or they are turned off."""
+    """The servers keep no statistics of slots, or they are turned off (`can_enable`)."""
+
+    def __init__(self, message: str, can_enable: bool = False) -> None:
+        super().__init__(message)
+        self.can_enable = can_enable
 
 
 class ClusterNodes:
@@ -140,6 +162,15 @@ class ClusterNodes:
         self._rng = rng
         self._connections: dict[tuple[str, int], Connection] = {}
 
+    @property
+    def shown(self) -> str:
+        """The hosts of the URL, for people, without user and password."""
+        return str(self._address)
+
+    def address_of(self, node: Node) -> RedisAddress:
+        """The address of a node, with the login of the cluster's URL."""
+        return self._address.node(node.host, node.port)
+
     def to(self, node: Node) -> Connection:
         """The connection to a node."""
         return self._connection(node.host, node.port)
@@ -151,11 +182,14 @@ class ClusterNodes:
         return self._connections[host, port]
 
     async def topology(self) -> Topology:
-        """Ask a node for all nodes, and each primary for its own state."""
+        """Ask a node for all nodes, each primary for its own state, and all how they are."""
         nodes = await self._any_view()
         primaries = [node for node in nodes if node.is_primary and not node.is_failing]
         views = await asyncio.gather(
             *(self._view(self.to(node)) for node in primaries), return_exceptions=True
+        )
+        ailing = await asyncio.gather(
+            *(self._ailment(node) for node in nodes if not node.is_failing)
         )
         asked = dict(zip((node.id for node in primaries), views, strict=True))
         own = {
@@ -166,7 +200,18 @@ class ClusterNodes:
             if "myself" in node.flags
         }
         merged = tuple(own.get(node.id, node) for node in nodes)
-        return Topology(merged, trouble_of(merged, asked))
+        return Topology(merged, trouble_of(merged, asked) or next(filter(None, ailing), ""))
+
+    async def _ailment(self, node: Node) -> str:
+        """Say what is wrong with a node by its own account; empty if it is well."""
+        try:
+            replication: dict[str, Any] = await self.to(node).run("INFO", "replication")
+            state = pairs_of_lines(await self.to(node).run("CLUSTER", "INFO"))
+        except Refused:
+            raise
+        except Unavailable:
+            return f"{node.address} does not answer"
+        return ailment_of(node, replication, state)
 
     async def _any_view(self) -> list[Node]:
         error: Exception = Unavailable("no node of the cluster was named: name one in URL")
@@ -175,8 +220,13 @@ class ClusterNodes:
             try:
                 return await self._view(self._connection(host, port))
             except Refused as refusal:
+                if refusal.code == "NOPERM":
+                    raise NoAccess(
+                        f"the user in URL may not run CLUSTER NODES on {host}:{port}: give it the "
+                        "permissions in docs/how-to/balance-a-cluster.md"
+                    ) from None
                 raise InvalidSetting(
-                    f"{host}:{port} is not a node of a cluster ({refusal}): name one in URL",
+                    f"{host}:{port} is not a node of a cluster ({refusal.said}): name one in URL",
                     field="URL",
                 ) from None
             except Unavailable as failure:
@@ -193,36 +243,40 @@ class ClusterNodes:
         `cores` has the capacity of nodes, by address; 1 for the others.
         """
         primaries = topology.primaries
-        read = await asyncio.gather(*(self._counters(topology, node) for node in primaries))
-        infos = await asyncio.gather(*(self._info(node) for node in primaries))
-        kinds = await asyncio.gather(*(self._kind(node) for node in primaries))
-        slots: dict[int, SlotCounters] = {}
-        for counters in read:
-            slots |= counters
-        nodes = tuple(
-            NodeCounters(
-                id=node.id,
-                address=node.address,
-                memory=int(info["used_memory"]),
-                dataset=int(info.get("used_memory_dataset", info["used_memory"])),
-                memory_max=int(info.get("maxmemory", 0)),
-                cpu_s=float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
-                replicas=len(topology.replicas(node.id)),
-                cores=cores.get(node.address, 1.0),
-                kind=kind,
-            )
-            for node, info, kind in zip(primaries, infos, kinds, strict=True)
+        members = [node for node in topology.nodes if not node.is_failing]
+        read = await asyncio.gather(*(self._counters(node) for node in members))
+        nodes = await asyncio.gather(
+            *(self.node_counters(node, topology, cores) for node in primaries)
         )
-        return Snapshot(self._clock.monotonic_s(), nodes, slots)
+        slots: dict[int, SlotCounters] = {}
+        replicas: dict[str, dict[int, SlotCounters]] = {}
+        for node, counters in zip(members, read, strict=True):
+            if node.is_primary:
+                slots |= counters
+            else:
+                replicas[node.id] = counters
+        return Snapshot(self._clock.monotonic_s(), tuple(nodes), slots, replicas)
 
-    async def _info(self, node: Node) -> dict[str, Any]:
-        found: dict[str, Any] = await self.to(node).run("INFO", "memory", "cpu")
-        return found
+    async def node_counters(
+        self, node: Node, topology: Topology, cores: Mapping[str, float]
+    ) -> NodeCounters:
+        """Read the memory, the CPU time and the kind of a primary."""
+        info: dict[str, Any] = await self.to(node).run("INFO", "memory")
+        info |= await self.to(node).run("INFO", "cpu")
+        return NodeCounters(
+            id=node.id,
+            address=node.address,
+            memory=int(info["used_memory"]),
+            dataset=int(info.get("used_memory_dataset", info["used_memory"])),
+            memory_max=int(info.get("maxmemory", 0) or info.get("total_system_memory", 0)),
+            cpu_s=float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
+            replicas=len(topology.replicas(node.id)),
+            cores=cores.get(node.address, 1.0),
+            kind=await self._kind(node),
+        )
 
-    async def _counters(self, topology: Topology, primary: Node) -> dict[int, SlotCounters]:
-        members = [primary, *topology.replicas(primary.id)]
-        answers = await asyncio.gather(*(self._statistics(node) for node in members))
-        return added(primary.id, answers)
+    async def _counters(self, node: Node) -> dict[int, SlotCounters]:
+        return counted_in(await self._statistics(node), node.primary or node.id)
 
     async def _statistics(self, node: Node) -> list[Any]:
         words = ("CLUSTER", "SLOT-STATS", "SLOTSRANGE", 0, SLOTS - 1)
@@ -230,7 +284,9 @@ class ClusterNodes:
             found: list[Any] = await self.to(node).run(*words)
         except Refused as refusal:
             if refusal.code == "NOPERM":
-                raise
+                raise NoSlotStatistics(
+                    f"the user in URL may not run CLUSTER SLOT-STATS on {node.address}"
+                ) from None
             raise NoSlotStatistics(
                 f"{node.address} has no CLUSTER SLOT-STATS: slots are measured by Valkey 8.0 or "
                 "newer and Redis 8.2 or newer"
@@ -247,6 +303,32 @@ class ClusterNodes:
             with suppress(Refused):
                 said.append(repr(await self.to(node).run(*words)))
         return blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
+
+    async def server(self, topology: Topology) -> Server:
+        """Return the oldest server among the primaries: what it is, and how it moves slots."""
+        infos = await asyncio.gather(
+            *(self.to(node).run("INFO", "server") for node in topology.primaries)
+        )
+        return min((server_of(info) for info in infos), key=lambda each: each.version)
+
+    async def speeds(self, topology: Topology) -> dict[str, float]:
+        """Measure how fast each primary runs a short script. The mean is 1.
+
+        Returns the speeds by address. The fastest of some runs counts, so that other work of the
+        node and of the network matters little.
+        """
+        took_s: dict[str, float] = {}
+        for node in topology.primaries:
+            runs = [await self._time(node, "EVAL", SPEED_SCRIPT, 0) for _ in range(SPEED_RUNS)]
+            idle = [await self._time(node, "PING") for _ in range(SPEED_RUNS)]
+            took_s[node.address] = max(min(runs) - min(idle), 1e-6)
+        mean = sum(1 / each for each in took_s.values()) / len(took_s)
+        return {address: round(1 / each / mean, 2) for address, each in took_s.items()}
+
+    async def _time(self, node: Node, *words: str | int) -> float:
+        began_s = self._clock.monotonic_s()
+        await self.to(node).run(*words)
+        return self._clock.monotonic_s() - began_s
 
     async def start(self, move: Move, topology: Topology) -> None:
         """Ask the source to migrate the slots. Raises `Refused` if it does not."""
@@ -266,7 +348,7 @@ class ClusterNodes:
         into the slot first. Raises `Unavailable` if the confirmation does not come.
         """
         node = topology.known(owner)
-        driver: Any = open_driver(self._address.node(node.host, node.port).patient(CONFIRM_S))
+        driver: Any = open_driver(self.address_of(node).patient(CONFIRM_S))
         replicas = len(topology.replicas(owner))
         try:
             keeps_file = (await driver.info("persistence")).get("aof_enabled") == 1
@@ -304,9 +386,10 @@ class ClusterNodes:
         names: list[bytes] = await connection.run("CLUSTER", "GETKEYSINSLOT", slot, KEYS_SAMPLED)
         policy = (await connection.run("INFO", "memory")).get("maxmemory_policy", "")
         if "lfu" in policy:
-            uses = [int(await connection.run("OBJECT", "FREQ", name) or 0) for name in names]
-            ranked = sorted(zip(uses, names, strict=True), reverse=True)
-            names = [name for _, name in ranked]
+            with suppress(Refused):  # the user may read no keys, or a key has just gone
+                uses = [int(await connection.run("OBJECT", "FREQ", name) or 0) for name in names]
+                ranked = sorted(zip(uses, names, strict=True), reverse=True)
+                names = [name for _, name in ranked]
         return [text_or_hex(name) for name in names[:most]]
 
     async def enable_statistics(self, topology: Topology) -> None:
@@ -320,8 +403,7 @@ class ClusterNodes:
         answers = await asyncio.gather(
             *(self.to(node).run("CLUSTER", "GETSLOTMIGRATIONS") for node in topology.primaries)
         )
-        found = {each.name: each for answer in answers for each in map(migration, answer)}
-        return list(found.values())
+        return one_of_each(each for answer in answers for each in map(migration, answer))
 
     async def close(self) -> None:
         await asyncio.gather(*(each.close() for each in self._connections.values()))
@@ -390,43 +472,86 @@ def trouble_of(nodes: Sequence[Node], asked: Mapping[str, object]) -> str:
     return ""
 
 
-def added(owner: str, answers: Iterable[Sequence[Any]]) -> dict[int, SlotCounters]:
-    """Add the statistics of a primary and of its replicas.
+def counted_in(answer: Sequence[Any], owner: str) -> dict[int, SlotCounters]:
+    """Parse an answer to `CLUSTER SLOT-STATS`, of the owner of the slots or of its replica.
 
-    Reads on replicas count as load of the slot. The number of keys is the primary's, which comes
-    first. Raises `NoSlotStatistics` if CPU time is missing.
+    Raises `NoSlotStatistics` if CPU time is missing.
     """
     found: dict[int, SlotCounters] = {}
-    for answer in answers:
-        for slot, words in answer:
-            counted = pairs(words)
-            if "cpu-usec" not in counted:
-                raise NoSlotStatistics(
-                    f"the cluster does not count the CPU time of slots: set {SETTING} to yes on "
-                    "all nodes, or run this command with --enable"
-                )
-            before = found.get(slot, SlotCounters(owner, int(counted["key-count"]), 0, 0, 0))
-            found[slot] = msgspec.structs.replace(
-                before,
-                cpu_us=before.cpu_us + int(counted["cpu-usec"]),
-                bytes_in=before.bytes_in + int(counted["network-bytes-in"]),
-                bytes_out=before.bytes_out + int(counted["network-bytes-out"]),
+    for slot, words in answer:
+        counted = pairs(words)
+        if "cpu-usec" not in counted:
+            raise NoSlotStatistics(
+                f"the cluster does not count the CPU time of slots: set {SETTING} to yes on "
+                "all nodes, or run `heatsink cluster look URL --enable`",
+                can_enable=True,
             )
+        found[slot] = SlotCounters(
+            owner,
+            int(counted["key-count"]),
+            int(counted["cpu-usec"]),
+            int(counted["network-bytes-in"]),
+            int(counted["network-bytes-out"]),
+        )
     return found
 
 
 def migration(answer: Any) -> Migration:
-    """Parse an entry of `CLUSTER GETSLOTMIGRATIONS`."""
+    """Parse an entry of `CLUSTER GETSLOTMIGRATIONS`.
+
+    A target whose source has vanished does not name the source any more.
+    """
     said = pairs(answer)
     ranges = [_range(each) for each in text(said["slot_ranges"]).split()]
     return Migration(
         name=text(said["name"]),
-        source=text(said["source_node"]),
-        target=text(said["target_node"]),
+        source=text(said.get("source_node", "")),
+        target=text(said.get("target_node", "")),
         slots=frozenset(slot for first, last in ranges for slot in range(first, last + 1)),
         state=text(said["state"]),
-        message=text(said["message"]),
+        message=text(said.get("message", "")),
+        changed_s=float(said.get("last_update_time", 0)),
     )
+
+
+def one_of_each(found: Iterable[Migration]) -> list[Migration]:
+    """Join what source and target say of a migration: it has ended if both say so."""
+    joined: dict[str, Migration] = {}
+    for each in found:
+        other = joined.get(each.name)
+        if other is None or (other.has_ended and other.state != "success") or not each.has_ended:
+            joined[each.name] = each
+    return list(joined.values())
+
+
+def pairs_of_lines(answer: bytes | str) -> dict[str, str]:
+    """Return the values of an answer with lines like `cluster_state:ok`."""
+    found = (line.partition(":") for line in text(answer).splitlines())
+    return {name: value for name, colon, value in found if colon}
+
+
+def ailment_of(node: Node, replication: Mapping[str, Any], state: Mapping[str, str]) -> str:
+    """Say why no slot should move, from what a node says of itself; empty if it is well."""
+    if state.get("cluster_state", "ok") != "ok":
+        return f"{node.address} says that the state of the cluster is {state['cluster_state']}"
+    if replication.get("master_failover_state", "no-failover") != "no-failover":
+        return f"{node.address} hands over to its replica"
+    if node.is_primary:
+        return ""
+    if replication.get("master_sync_in_progress") or replication.get("master_link_status") != "up":
+        return f"{node.address} is not in step with its primary: wait until it has copied all data"
+    return ""
+
+
+def server_of(info: Mapping[str, Any]) -> Server:
+    """Return what a server is, from its `INFO server`."""
+    is_valkey = "valkey_version" in info
+    words = str(info["valkey_version"] if is_valkey else info["redis_version"])
+    version = tuple(int(each) if each.isdigit() else 0 for each in words.split("."))
+    name = f"{'Valkey' if is_valkey else 'Redis'} {words}"
+    if is_valkey:
+        return Server(name, version, "migrateslots" if version >= (9,) else "setslot")
+    return Server(name, version, "import" if version >= (8, 4) else "setslot")
 
 
 def as_ranges(slots: Iterable[int]) -> list[tuple[int, int]]:
@@ -443,6 +568,15 @@ def as_ranges(slots: Iterable[int]) -> list[tuple[int, int]]:
 def ranges_of(slots: Iterable[int]) -> str:
     """Slots in words: `5, 7-9`."""
     return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in as_ranges(slots))
+
+
+def queue_slots(partitions: int) -> frozenset[int]:
+    """Return the slots of Heatsink's queue: its partitions, batches, limits and fleet."""
+    keys = QueueKeys()
+    names = [keys.partition(number) for number in range(partitions)]
+    names += [f"{{batch_{n}}}" for n in range(HOMES)] + [f"{{limit_{n}}}" for n in range(HOMES)]
+    names += [keys.newest(), keys.fleet("plan"), keys.partition(LEGACY)]
+    return frozenset(key_slot(name.encode()) for name in names)
 
 
 @cache

@@ -12,18 +12,23 @@ move can make the busiest node less busy than this slot.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from heatsink.primitives.checks import check_number
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.checks import CheckedStruct, check_kind, check_number
 
-from .load import ClusterLoad, NodeLoad, SlotLoad
+from .load import SLOTS, ClusterLoad, NodeLoad, SlotLoad
 
 FULL = 0.9  # of a node's capacity: above it, requests wait
 HALF = 0.5  # of its node's load: such a slot stays, and its neighbours leave
 ROOM = 0.8  # of maxmemory: a target must stay below it
 ALIKE = 0.9  # of the best gain: among such moves, the cheapest wins
+DAY_MINUTES = 24 * 60
+RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+HOURS = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
 RANGE_COST = 64 * 1024  # bytes: what one more range of slots counts as
 
 
@@ -58,6 +63,108 @@ class SlotRules(msgspec.Struct, frozen=True):
         check_number("slots_max", self.slots_max, 1, 16_384)
         check_number("ranges_max", self.ranges_max, 1, 16_384)
         check_number("rest_s", self.rest_s, 0, 86_400)
+
+
+class MoveLimits(msgspec.Struct, frozen=True):
+    """How fast, how much and when slots may move."""
+
+    bytes_s: float = 50e6
+    """Data a second, on average over a migration and the pause after it."""
+    slots_per_hour: int = 4_096
+    """The most slots in any hour."""
+    job_slots: int = 256
+    """The most slots in one migration."""
+    job_bytes: int = 256 * 1024**2
+    """The most data in one migration, unless one slot has more."""
+    timeout_s: float = 120.0
+    """After this time, a migration is cancelled."""
+    hours: tuple[int, int] | None = None
+    """From which to which minute of the day (UTC) slots may move; None for any time."""
+
+    def __post_init__(self) -> None:
+        check_number("bytes_s", self.bytes_s, 1, 1e12)
+        check_number("slots_per_hour", self.slots_per_hour, 1, 10**6)
+        check_number("job_slots", self.job_slots, 1, 16_384)
+        check_number("job_bytes", self.job_bytes, 1, 10**12)
+        check_number("timeout_s", self.timeout_s, 1, 86_400)
+        for minute in self.hours or ():
+            check_number("hours", minute, 0, DAY_MINUTES)
+
+    def allows(self, time_s: float) -> bool:
+        """Whether slots may move at this time of the day."""
+        if self.hours is None:
+            return True
+        first, last = self.hours
+        minute = time_s // 60 % DAY_MINUTES
+        return first <= minute < last if first <= last else minute >= first or minute < last
+
+
+class SlotSettings(CheckedStruct, frozen=True):
+    """Whether, when and how fast the leader moves slots of the cluster that it watches."""
+
+    balance: bool = False
+    """Whether the leader moves slots. Otherwise it only measures, for dashboard and metrics."""
+    window_s: float = 5.0
+    """Length of a measurement in seconds."""
+    start: float = 1.25
+    """Begin to move when the busiest node is this many times as busy as the mean."""
+    stop: float = 1.10
+    """Stop when the busiest node is at most this many times as busy as the mean."""
+    idle: float = 0.02
+    """Do nothing while the busiest node uses less than this share of its capacity."""
+    megabytes_s: float = 50.0
+    """The most data a second, on average over a migration and the pause after it."""
+    slots_per_hour: int = 4_096
+    """The most slots in any hour, whoever moved them."""
+    hours: str = ""
+    """The part of the day (UTC) in which slots may move: `22:00-06:00`; empty for any time."""
+    pinned: str = ""
+    """Slots that never move: `5,7-9`."""
+
+    def __post_init__(self) -> None:
+        check_kind("balance", self.balance, bool)
+        check_number("window_s", self.window_s, 0.1, 600)
+        check_kind("hours", self.hours, str)
+        check_kind("pinned", self.pinned, str)
+        _ = self.rules, self.limits  # both check their values
+
+    @property
+    def rules(self) -> SlotRules:
+        pinned = parse_slots(self.pinned) if self.pinned else frozenset()
+        return SlotRules(start=self.start, stop=self.stop, idle=self.idle, pinned=pinned)
+
+    @property
+    def limits(self) -> MoveLimits:
+        hours = parse_hours(self.hours) if self.hours else None
+        check_number("megabytes_s", self.megabytes_s, 0.001, 1e6)
+        return MoveLimits(
+            bytes_s=self.megabytes_s * 1e6, slots_per_hour=self.slots_per_hour, hours=hours
+        )
+
+
+def parse_slots(text: str) -> frozenset[int]:
+    """Return the slots in a text like `5,7-9`. Raises `InvalidSetting`."""
+    found: set[int] = set()
+    for word in text.split(","):
+        match = RANGE.fullmatch(word.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < SLOTS:
+            raise InvalidSetting(
+                f"{word.strip()!r} is no slot or range from 0 to {SLOTS - 1}: use 5,7-9",
+                field="pinned",
+            )
+        found |= {*range(first, last + 1)}
+    return frozenset(found)
+
+
+def parse_hours(text: str) -> tuple[int, int]:
+    """Return the minutes of the day in a text like `22:00-06:00`. Raises `InvalidSetting`."""
+    match = HOURS.fullmatch(text)
+    if match is None or any(
+        int(match[n]) > most for n, most in ((1, 24), (2, 59), (3, 24), (4, 59))
+    ):
+        raise InvalidSetting(f"{text!r} is no part of a day: use 22:00-06:00 (UTC)", field="hours")
+    return int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -96,7 +203,7 @@ class Ceiling(msgspec.Struct, frozen=True):
             if self.reads
             else "spread its hottest key (hs.counters for counts, hs.log for appended rows)"
         )
-        text = f"slot {self.slot} alone uses {self.used:.0%} of its node"
+        text = f"slot {self.slot} alone uses {self.used:.1%} of its node"
         return f"{text}, {self.ratio:.2f} × the mean. A slot cannot be divided: {remedy}"
 
 
@@ -128,9 +235,13 @@ class SlotPolicy:
         self._is_moving = False
         self._moved: dict[int, float] = {}
 
-    def note(self, slots: Iterable[int], at_s: float) -> None:
-        """Remember that these slots were moved, so that they rest."""
-        self._moved |= dict.fromkeys(slots, at_s)
+    def adopt(self, rules: SlotRules) -> None:
+        """Decide by these rules from now on."""
+        self._rules = rules
+
+    def note(self, moved: Mapping[int, float]) -> None:
+        """Remember when slots were moved, so that they rest."""
+        self._moved |= moved
 
     def decide(self, load: ClusterLoad) -> Plan:
         """Return the plan for now. It is empty unless the imbalance lasts."""

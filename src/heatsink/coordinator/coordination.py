@@ -6,7 +6,7 @@ process leads and which keys are hot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -81,12 +81,12 @@ class Coordination:
         registry: Registry,
         settings: CoordinationSettings,
         near: NearDecisions,
-        make_queue_loop: Callable[[Leader], Turn],
+        make_loops: Callable[[Leader], Sequence[Turn]],
         clock: Clock,
         backoff: Backoff,
         hooks: Hooks = NO_HOOKS,
     ) -> None:
-        """`make_queue_loop` makes the control loop for the workers of the queue."""
+        """`make_loops` makes the control loops of the queue and of a watched cluster."""
         name = settings.name
         self.watch = KeyWatch(stores.bus, registry, name, settings.report)
         lease = Lease(
@@ -103,7 +103,7 @@ class Coordination:
         self._keys = ControlLoop(self.watch.observe, self._policy, self.leader.publish)
         reads = NearWatch(self.watch, self._near_policy, self.leader, near, clock)
         show = [] if stores.board is None else [HeatShow(self.watch, stores.board)]
-        loops: list[Turn] = [self._keys, *show, reads, make_queue_loop(self.leader)]
+        loops: list[Turn] = [self._keys, *show, reads, *make_loops(self.leader)]
         self.coordinator = Coordinator(registry, lease, clock, loops, TurnLog(clock, hooks).note)
         self._registry = registry
         self._board = stores.board

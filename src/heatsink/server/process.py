@@ -19,6 +19,7 @@ from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.prometheus import WorkCollector
+from heatsink.cluster.policy import SlotSettings
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.ids import IdScheme, Uuid7
@@ -59,6 +60,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheRules = CacheRules()
     limits: RequestLimits = RequestLimits()
     bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
+    cluster: str = ""
+    slots: SlotSettings = SlotSettings()
     tracing: bool = False
 
     def __post_init__(self) -> None:
@@ -97,6 +100,8 @@ def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
         ids=settings.ids,
         rules=settings.rules,
         bulk=settings.bulk,
+        cluster=settings.cluster,
+        slots=settings.slots,
         hooks=hooks,
     )
 

@@ -10,7 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -181,7 +181,10 @@ SETTLE_LOOK_S = 0.05
 
 
 class RedisCluster:
-    """A private cluster of three masters without replicas, ready after about two seconds.
+    """A private cluster of three masters, ready after about two seconds.
+
+    Each master has `replicas` replicas. `options` are lines of the configuration of all nodes, as
+    for `RedisServer`; so is `append_only`.
 
     Example::
 
@@ -189,8 +192,23 @@ class RedisCluster:
             hs = heatsink.connect("sqlite:///test.db", news=cluster.url)
     """
 
-    def __init__(self, acl: Sequence[str] = ()) -> None:
-        self.masters = [RedisServer(acl=acl, clustered=True) for _ in range(MASTERS)]
+    def __init__(
+        self,
+        acl: Sequence[str] = (),
+        replicas: int = 0,
+        options: Mapping[str, str] | None = None,
+        append_only: bool = False,
+    ) -> None:
+        def node() -> RedisServer:
+            return RedisServer(append_only, acl=acl, options=options, clustered=True)
+
+        self.masters = [node() for _ in range(MASTERS)]
+        self.replicas = [node() for _ in range(MASTERS * replicas)]
+
+    @property
+    def nodes(self) -> list[RedisServer]:
+        """All servers: the masters of the beginning, then their replicas."""
+        return [*self.masters, *self.replicas]
 
     @property
     def url(self) -> str:
@@ -206,11 +224,14 @@ class RedisCluster:
 
     def __enter__(self) -> RedisCluster:
         try:
-            for master in self.masters:
-                master.__enter__()
+            for node in self.nodes:
+                node.__enter__()
             self._share_slots()
             self._introduce()
-            self._wait_until_ready()
+            self._wait_until(self._is_ready)
+            if self.replicas:
+                self._assign_replicas()
+                self._wait_until(self._is_replicated)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -222,8 +243,8 @@ class RedisCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for master in self.masters:
-            master.__exit__(kind, error, trace)
+        for node in self.nodes:
+            node.__exit__(kind, error, trace)
 
     def _share_slots(self) -> None:
         for n, master in enumerate(self.masters):
@@ -231,21 +252,36 @@ class RedisCluster:
             master.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
 
     def _introduce(self) -> None:
-        for master in self.masters[1:]:
-            ports = str(master.port), str(master.bus_port)
+        for node in self.nodes[1:]:
+            ports = str(node.port), str(node.bus_port)
             self.masters[0].command("CLUSTER", "MEET", HOST, *ports)
 
-    def _wait_until_ready(self) -> None:
+    def _assign_replicas(self) -> None:
+        for n, replica in enumerate(self.replicas):
+            master = self.masters[n % MASTERS].command("CLUSTER", "MYID").split()[-1]
+            replica.command("CLUSTER", "REPLICATE", master)
+
+    def _wait_until(self, holds: Callable[[RedisServer], bool]) -> None:
         deadline_s = monotonic() + READY_S
-        while not all(self._is_ready(master) for master in self.masters):
+        while not all(holds(node) for node in self.nodes):
             if monotonic() > deadline_s:
-                seen = [master.command("CLUSTER", "INFO") for master in self.masters]
+                seen = [node.command("CLUSTER", "INFO") for node in self.nodes]
                 raise MissingServer(f"the Redis Cluster did not become ready: {seen}")
             sleep(SETTLE_LOOK_S)
 
-    def _is_ready(self, master: RedisServer) -> bool:
-        info = master.command("CLUSTER", "INFO")
-        return "cluster_state:ok" in info and f"cluster_known_nodes:{MASTERS}" in info
+    def _is_ready(self, node: RedisServer) -> bool:
+        info = node.command("CLUSTER", "INFO")
+        return "cluster_state:ok" in info and f"cluster_known_nodes:{len(self.nodes)}" in info
+
+    def _is_replicated(self, node: RedisServer) -> bool:
+        """Whether a node has all its replicas or its master, and knows all replicas."""
+        seen = node.command("INFO", "replication")
+        has_peers = (
+            "master_link_status:up" in seen
+            if node in self.replicas
+            else f"connected_slaves:{len(self.replicas) // MASTERS}" in seen
+        )
+        return has_peers and node.command("CLUSTER", "NODES").count("slave") == len(self.replicas)
 
 
 SERVICE = "news"

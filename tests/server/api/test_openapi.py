@@ -63,6 +63,7 @@ GET /v1/settings/{name}
 PUT /v1/settings/{name}
 DELETE /v1/settings/{name}
 GET /v1/queue-partitions
+GET /v1/cluster
 PUT /v1/queue-partitions/{partition}/pin
 GET /v1/events
 GET /v1/recent

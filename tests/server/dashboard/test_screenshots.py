@@ -17,6 +17,7 @@ PAGES = {
     "bulk": "/bulk",
     "reads": "/reads",
     "timelines": "/timelines",
+    "cluster": "/cluster",
     "registry": "/registry",
     "settings": "/settings",
 }

@@ -9,7 +9,7 @@ from heatsink.bulk.batch import Failure, Progress
 from heatsink.bulk.bulk import Bulk
 
 from . import shapes
-from .calls import bulk, operations, system
+from .calls import bulk, cluster, operations, system
 from .calls import data as conversations
 from .calls import data as counters
 from .calls import data as timelines
@@ -303,6 +303,12 @@ OPERATIONS = (
         operations.partitions,
         "The current state of the queue's partitions.",
         shapes.Partitions,
+    ),
+    read(
+        "/v1/cluster",
+        cluster.cluster,
+        "The watched Redis or Valkey Cluster: the heat of its slots, and slots that move.",
+        cluster.ClusterAnswer,
     ),
     Route(
         "PUT",

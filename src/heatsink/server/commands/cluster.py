@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import re
 import socket
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -17,26 +19,54 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from heatsink.cluster.balance import Balancer, ClusterMeter, decision_of
-from heatsink.cluster.load import SLOTS, WINDOWS, ClusterLoad, SlotLoad
-from heatsink.cluster.mover import MoveLimits, Mover, MoveReport, carry_out_all
-from heatsink.cluster.nodes import ClusterNodes, NoSlotStatistics, Topology, ranges_of
-from heatsink.cluster.policy import Plan, SlotPolicy, SlotRules, plan_moves
+from heatsink.bulk.settings import PARTITIONS_MAX
+from heatsink.cluster.balance import (
+    LEASE_MS,
+    Balancer,
+    ClusterMeter,
+    MeasuredCluster,
+    check_way,
+    decision_of,
+)
+from heatsink.cluster.load import WINDOWS, ClusterLoad, SlotLoad, usage_of
+from heatsink.cluster.mover import (
+    Mover,
+    MoveReport,
+    carry_out_each,
+    commands_for,
+)
+from heatsink.cluster.nodes import (
+    SETTING,
+    ClusterNodes,
+    NoSlotStatistics,
+    Server,
+    Topology,
+    queue_slots,
+    ranges_of,
+)
+from heatsink.cluster.policy import (
+    MoveLimits,
+    Plan,
+    SlotPolicy,
+    SlotRules,
+    parse_hours,
+    parse_slots,
+    plan_moves,
+)
+from heatsink.cluster.sampled import SampledCluster
 from heatsink.errors import HeatsinkError, InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.words import counted
 from heatsink.registry.decisions import Decision
 
 from .configuration import Number, WholeRange, json_option
+from .coordinator import check_store, ids_of
 from .operator import shown
 from .progress import progress_bar
 from .store import publish_in, store_option
 
 HOTTEST = 10
 KEYS = 3
-RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-HOURS = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
-LEASE_MS = 30_000
 
 
 class Slots(click.ParamType[Any]):
@@ -47,14 +77,10 @@ class Slots(click.ParamType[Any]):
     def convert(self, value: Any, *_: Any) -> Any:
         if not isinstance(value, str):
             return value
-        found: set[int] = set()
-        for word in value.split(","):
-            match = RANGE.fullmatch(word.strip())
-            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-            if not first <= last < SLOTS:
-                self.fail(f"{word.strip()!r} is no slot or range from 0 to {SLOTS - 1}: use 5,7-9")
-            found |= {*range(first, last + 1)}
-        return frozenset(found)
+        try:
+            return parse_slots(value)
+        except InvalidSetting as error:
+            self.fail(str(error))
 
 
 class DayHours(click.ParamType[Any]):
@@ -65,13 +91,10 @@ class DayHours(click.ParamType[Any]):
     def convert(self, value: Any, *_: Any) -> Any:
         if not isinstance(value, str):
             return value
-        match = HOURS.fullmatch(value)
-        if match is None or any(
-            int(match[n]) > most for n, most in ((1, 24), (2, 59), (3, 24), (4, 59))
-        ):
-            self.fail(f"{value!r} is no part of a day: use 22:00-06:00 (UTC)")
-        first, last = (int(match[n]) * 60 + int(match[n + 1]) for n in (1, 3))
-        return first, last
+        try:
+            return parse_hours(value)
+        except InvalidSetting as error:
+            self.fail(str(error))
 
 
 class Cores(click.ParamType[Any]):
@@ -128,7 +151,20 @@ def look(
 
     URL is redis+cluster://host:port with one or more nodes.
     """
-    asyncio.run(_look(url, window, enable, dict(cores), live, as_json))
+    with _errors_only():
+        asyncio.run(_look(url, window, enable, dict(cores), live, as_json))
+
+
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """Log no warnings during the block: the command itself says what went wrong, in one line."""
+    logger = logging.getLogger("heatsink")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 async def _look(
@@ -137,11 +173,8 @@ async def _look(
     clock = SystemClock()
     nodes = ClusterNodes(url, clock, Random())
     try:
-        meter = ClusterMeter(nodes, clock, cores)
-        await _ready(nodes, enable)
-        with progress_bar() as bar:
-            task = bar.add_task("measuring", total=WINDOWS)
-            load = await meter.measure(window_s, tick=lambda: bar.advance(task))
+        meter = ClusterMeter(await _measured(nodes, enable), clock, cores)
+        load = await _measure(meter, window_s, "measuring")
         assert meter.topology is not None
         if as_json:
             shown(await _as_json(nodes, meter.topology, load))
@@ -159,16 +192,28 @@ async def _look(
         await nodes.close()
 
 
-async def _ready(nodes: ClusterNodes, enable: bool) -> Topology:
-    """Return the topology, with statistics turned on if they are off and `enable` is set."""
+async def _measured(nodes: ClusterNodes, enable: bool) -> MeasuredCluster:
+    """Return what measures the cluster: its statistics of slots, or samples of its commands.
+
+    Statistics that are off are turned on if `enable` is set, or if the person at the terminal
+    agrees. Raises `NoSlotStatistics` otherwise.
+    """
     topology = await nodes.topology()
     try:
         await nodes.snapshot(topology, {})
-    except NoSlotStatistics:
-        if not enable:
+    except NoSlotStatistics as missing:
+        if not missing.can_enable:
+            click.echo(f"heatsink: {missing}. Commands are sampled instead (MONITOR).", err=True)
+            return SampledCluster(nodes, SystemClock())
+        if not enable and not _agrees():
             raise
         await nodes.enable_statistics(topology)
-    return topology
+    return nodes
+
+
+def _agrees() -> bool:
+    question = f"Slots are not measured. Turn {SETTING} on, on all nodes, until they restart?"
+    return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
 
 
 def _hottest(load: ClusterLoad) -> list[SlotLoad]:
@@ -224,27 +269,19 @@ def _verdict(topology: Topology, plan: Plan) -> str:
 
 
 def _node_rows(load: ClusterLoad) -> list[dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {
-        node.id: {
+    return [
+        {
             "node": node.address,
             "replicas": node.replicas,
-            "slots": 0,
-            "cpu": 0.0,
-            "network_s": 0.0,
+            "slots": node.slots,
+            "cpu": node.cpu,
+            "network_s": node.net_s,
             "memory": node.memory,
             "cores": node.cores,
+            "ratio": node.ratio,
         }
-        for node in load.nodes
-    }
-    for slot in load.slots:
-        row = rows[slot.node]
-        row["slots"] += 1
-        row["cpu"] += slot.cpu
-        row["network_s"] += slot.net_s
-    mean = sum(row["cpu"] for row in rows.values()) / sum(node.cores for node in load.nodes)
-    for row in rows.values():
-        row["ratio"] = row["cpu"] / row["cores"] / mean if mean else 1.0
-    return list(rows.values())
+        for node in usage_of(load)
+    ]
 
 
 async def _as_json(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -> dict[str, Any]:
@@ -288,6 +325,17 @@ async def _as_json(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -
 @click.option(
     "--slots-per-hour", type=WholeRange(1, 10**6), default=4_096, help="Most slots in an hour."
 )
+@click.option(
+    "--leave-queue",
+    type=WholeRange(1, PARTITIONS_MAX),
+    help="Pin the slots of Heatsink's queue; the number is that of its partitions.",
+)
+@click.option(
+    "--measure-cores",
+    is_flag=True,
+    help="Measure the speed of each node with a short script, instead of --cores.",
+)
+@click.option("--commands", is_flag=True, help="Also print the commands that move the slots.")
 @click.option("--hours", type=DayHours(), help="When slots may move, in UTC: 22:00-06:00.")
 @json_option
 def balance(url: str, as_json: bool, **options: Any) -> None:
@@ -298,31 +346,41 @@ def balance(url: str, as_json: bool, **options: Any) -> None:
     """
     if options["watch"] and not options["apply"]:
         raise InvalidSetting("--watch moves slots: pass --apply too, or leave out --watch")
-    asyncio.run(_balance(url, as_json, options))
+    with _errors_only():
+        asyncio.run(_balance(url, as_json, options))
 
 
 async def _balance(url: str, as_json: bool, options: Mapping[str, Any]) -> None:
     clock = SystemClock()
+    queue = queue_slots(options["leave_queue"]) if options["leave_queue"] else frozenset()
     rules = SlotRules(
         start=options["start"],
         stop=options["stop"],
         idle=options["idle"],
-        pinned=options["pinned"] or frozenset(),
+        pinned=(options["pinned"] or frozenset()) | queue,
     )
     limits = MoveLimits(
         bytes_s=options["rate"] * 1e6,
         slots_per_hour=options["slots_per_hour"],
         hours=options["hours"],
     )
+    if options["store"]:
+        check_store(options["store"])
+        await ids_of(options["store"], clock, must_exist=True)
     nodes = ClusterNodes(url, clock, Random())
-    meter = ClusterMeter(nodes, clock, dict(options["cores"]))
-    mover = Mover(nodes, limits, clock)
     try:
-        await _ready(nodes, options["enable"])
+        server = await nodes.server(await nodes.topology())
+        if options["apply"]:
+            check_way(server)
+        cores = dict(options["cores"])
+        if options["measure_cores"]:
+            cores = await nodes.speeds(await nodes.topology()) | cores
+        meter = ClusterMeter(await _measured(nodes, options["enable"]), clock, cores)
+        mover = Mover(nodes, limits, clock)
         if options["watch"]:
             await _watch(nodes, meter, mover, rules, options)
         else:
-            await _once(meter, mover, rules, options, as_json)
+            await _once(meter, mover, rules, options, as_json, server)
     finally:
         await nodes.close()
 
@@ -333,32 +391,46 @@ async def _once(
     rules: SlotRules,
     options: Mapping[str, Any],
     as_json: bool,
+    server: Server,
 ) -> None:
     clock = SystemClock()
-    with progress_bar() as bar:
-        task = bar.add_task("measuring", total=WINDOWS)
-        load = await meter.measure(options["window"], tick=lambda: bar.advance(task))
-    plan = plan_moves(load, rules)
+    load = await _measure(meter, options["window"], "measuring")
+    plan, topology = plan_moves(load, rules), meter.topology
+    assert topology is not None, "the meter has measured"
+    show_commands = options["commands"] or server.way != "migrateslots"
+    orders = [commands_for(move, topology, server) for move in plan.moves if show_commands]
+    if not as_json:
+        click.echo(_plan_words(plan, load))
+        if topology.trouble:
+            click.echo(f"No slot can move now: {topology.trouble}.")
+        click.echo("\n".join(["", *orders, ""]) if orders else "", nl=False)
     if not options["apply"]:
-        shown(plan) if as_json else click.echo(_plan_words(plan, load))
+        if as_json:
+            shown({**msgspec.to_builtins(plan), "commands": orders, "trouble": topology.trouble})
         return
+    reports: list[MoveReport] = []
     with progress_bar() as bar:
-        bar.add_task("moving slots", total=None)
-        reports = await carry_out_all(mover, plan.moves, clock)
-    await _record(options["store"], [decision_of(each) for each in reports if not each.error])
-    with progress_bar() as bar:
-        task = bar.add_task("measuring again", total=WINDOWS)
-        after = await meter.measure(options["window"], tick=lambda: bar.advance(task))
-    now = plan_moves(after, rules)
+        task = bar.add_task("moving slots", total=None)
+        async for report in carry_out_each(mover, plan.moves, clock):
+            reports.append(report)
+            bar.update(task, description=f"moving slots ({counted(len(reports), 'migration')})")
+            if not report.error:
+                await _record(options["store"], [decision_of(report)])
+    now = plan_moves(await _measure(meter, options["window"], "measuring again"), rules)
     if as_json:
         shown({"plan": plan, "reports": reports, "busiest_to_mean": now.before})
     else:
-        click.echo(_plan_words(plan, load))
         for report in reports:
             click.echo(_report_words(report))
         click.echo(f"The busiest node has {now.before:.2f} × the mean load now.")
     if any(report.error for report in reports):
         click.get_current_context().exit(1)
+
+
+async def _measure(meter: ClusterMeter, window_s: float, what: str) -> ClusterLoad:
+    with progress_bar() as bar:
+        task = bar.add_task(what, total=WINDOWS)
+        return await meter.measure(window_s, tick=lambda: bar.advance(task))
 
 
 def _plan_words(plan: Plan, load: ClusterLoad) -> str:

@@ -20,7 +20,7 @@ from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
-from heatsink.client.prometheus import QueueCollector, StatusCollector
+from heatsink.client.prometheus import ClusterCollector, QueueCollector, StatusCollector
 from heatsink.client.status import Status
 from heatsink.client.urls import missing_file, open_stores
 from heatsink.errors import InvalidSetting, Unavailable
@@ -40,6 +40,7 @@ from heatsink.server.commands.configuration import (
     log_json_option,
     news_option,
 )
+from heatsink.server.commands.queue_options import cluster_options, cluster_settings
 from heatsink.server.running import Ending, run, set_up, tell
 from heatsink.server.shell import Endpoint, address_of, metrics_page, plain_app
 from heatsink.spread.policy import BucketRules
@@ -116,7 +117,8 @@ async def run_coordinator(
         if scales_workers:
             await heatsink.bulk.open()
         watch = heatsink.queue_watch
-        others = [QueueCollector(lambda: watch.latest)] if watch else []
+        others: list[Collector] = [QueueCollector(lambda: watch.latest)] if watch else []
+        others.append(ClusterCollector(lambda: heatsink.cluster_watch))
         server = endpoint.server(health_app(heatsink.status, endpoint.guard, *others))
         ending.stop = server.end
         for listener in listeners:
@@ -182,6 +184,7 @@ def _tell_where(host: str, port: int) -> None:
     default=10_000,
     help="Maximum number of workers of all partitions.",
 )
+@cluster_options
 @log_json_option
 def coordinator(
     store: str, host: str, port: int, token: str | None, queue: str | None, **options: Any
@@ -203,6 +206,7 @@ def coordinator(
         ),
         "queue": queue,
         "bulk": BulkSettings(stage=options["stage"], durability="relaxed"),
+        **cluster_settings(options["cluster"], options["balance_cluster"], queue),
         "scaling": options["scaling"],
         "workers": WorkerRules(workers_max=options["workers_max"], fleet_max=options["fleet_max"]),
     }

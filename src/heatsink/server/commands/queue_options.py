@@ -11,10 +11,11 @@ import click
 from heatsink.bulk.plan import PARTITIONS, places_of
 from heatsink.bulk.settings import PARTITIONS_MAX, REPLICAS_MAX, BulkSettings
 from heatsink.client.queue import embedded_folder
+from heatsink.cluster.policy import SlotSettings
 from heatsink.errors import InvalidSetting, NotFound
 from heatsink.stores.embedded import is_made
 
-from .configuration import WholeRange, Word
+from .configuration import WORD, WholeRange, Word
 
 
 def _places(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[int, str]:
@@ -61,6 +62,19 @@ SHAPE = (
     ),
 )
 
+CLUSTER = (
+    click.option(
+        "--cluster",
+        type=WORD,
+        help="URL of a Redis or Valkey Cluster to watch; default: that of --queue, if it is one.",
+    ),
+    click.option(
+        "--balance-cluster",
+        is_flag=True,
+        help="Move slots of the watched cluster while this process leads.",
+    ),
+)
+
 OPTIONS = (
     click.option(
         "--queue",
@@ -70,6 +84,22 @@ OPTIONS = (
     ),
     *SHAPE,
 )
+
+
+def cluster_settings(
+    cluster: str | None, balance_cluster: bool, queue: str | None
+) -> dict[str, Any]:
+    """Return which cluster to watch, as arguments of `connect`: the one named, or the queue's."""
+    of_queue = queue if queue and queue.partition(":")[0].endswith("+cluster") else None
+    if balance_cluster and not (cluster or of_queue):
+        raise InvalidSetting("--balance-cluster needs --cluster redis+cluster://host:6379")
+    return {"cluster": cluster or of_queue or "", "slots": SlotSettings(balance=balance_cluster)}
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(CLUSTER):
+        command = option(command)
+    return command
 
 
 def queue_options(command: Callable[..., Any]) -> Callable[..., Any]:

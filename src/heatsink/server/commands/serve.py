@@ -40,10 +40,10 @@ from .configuration import (
     log_json_option,
     news_option,
 )
-from .queue_options import SHAPE, settings_from
+from .queue_options import CLUSTER, SHAPE, cluster_settings, settings_from
 from .worker import find_actions
 
-URLS = ("store", "queue", "news")
+URLS = ("store", "queue", "news", "cluster")
 IDS: dict[str, IdScheme] = {"uuid7": Uuid7(), "ulid": Ulid(), "snowflake": Snowflake()}
 SECONDS = WholeRange(0, 86_400)
 SOURCES = {
@@ -161,6 +161,7 @@ OPTIONS = (
         "names.",
     ),
     *SHAPE,
+    *CLUSTER,
     tracing_option,
     log_json_option,
 )
@@ -194,6 +195,7 @@ def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
         cache=CacheRules(options["fresh_for"], options["stale_for"]),
         limits=limits_of(options["limit"]),
         bulk=settings_from(**queue, webhooks=tuple(actions.webhooks)),
+        **cluster_settings(options["cluster"], options["balance_cluster"], options["queue"]),
         tracing=options["tracing"],
     )
 

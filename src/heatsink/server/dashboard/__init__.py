@@ -22,7 +22,7 @@ from heatsink.errors import Misconfigured
 from heatsink.primitives.words import pip_install
 
 STATIC = Path(__file__).parent / "static"
-TABS = ("/", "/keys", "/bulk", "/reads", "/timelines", "/registry", "/settings")
+TABS = ("/", "/keys", "/bulk", "/reads", "/timelines", "/cluster", "/registry", "/settings")
 PLOTLY = "/plotly.min.js"
 MORE = "<!-- more pages -->"
 HEADERS = {

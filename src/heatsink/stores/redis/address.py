@@ -199,7 +199,11 @@ def _path(parts: SplitResult, kind: Kind, name: str) -> tuple[int, str]:
                 f"{name} must name Sentinel's service: redis+sentinel://host/service", field=name
             )
         return 0, unquote(path)
-    if path and (kind == "cluster" or not path.isdecimal()):
+    if path and kind == "cluster":
+        raise InvalidSetting(
+            f"{name} has a path, {path!r}, but a cluster has no databases: leave it out", field=name
+        )
+    if path and not path.isdecimal():
         raise InvalidSetting(f"the path of {name} must be a database number: use {EXAMPLES}")
     return int(path or 0), ""
 

@@ -5,6 +5,7 @@ import { h, write } from "/static/elements.js";
 import { follow } from "/static/feed.js";
 import { catchUp, take, tick } from "/static/history.js";
 import { makeBulk } from "/static/pages/bulk.js";
+import { makeCluster } from "/static/pages/cluster.js";
 import { makeKeys } from "/static/pages/keys.js";
 import { makeOverview } from "/static/pages/overview.js";
 import { makeReads } from "/static/pages/reads.js";
@@ -19,6 +20,7 @@ const MAKERS = {
   "/bulk": makeBulk,
   "/reads": makeReads,
   "/timelines": makeTimelines,
+  "/cluster": makeCluster,
   "/registry": makeRegistry,
   "/settings": makeSettings,
 };

@@ -36,6 +36,7 @@ const KINDS = {
   following: "follows of ",
   author: "author ",
   workers: "workers of partition ",
+  slots: "slots ",
 };
 
 const nameOf = (kind, name) => (KINDS[kind] ?? `${kind} `) + name;

@@ -1,0 +1,124 @@
+"""The heat of slots from a sample of commands, for servers without statistics of slots.
+
+`SampledCluster` listens to a few thousand commands of each primary with `MONITOR`, and divides the
+node's CPU time and network bytes among the slots of their keys. Listening costs the node work for
+every command, so it ends after `SAMPLES` commands or half a second. Reads on replicas are not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+from redis.crc import key_slot
+
+from heatsink.errors import Misconfigured
+from heatsink.primitives.clock import Clock
+from heatsink.stores.redis.connection import FAILURES, open_driver
+
+from .load import NodeCounters, SlotCounters, Snapshot
+from .nodes import ClusterNodes, Node, Topology
+
+SAMPLES = 2_000
+LISTEN_S = 0.5
+SCRIPTS = frozenset({"EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO"})
+KEYLESS = frozenset({
+    "ACL", "ASKING", "AUTH", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "DISCARD", "EXEC",
+    "HELLO", "INFO", "MONITOR", "MULTI", "PING", "PSYNC", "PUBLISH", "READONLY", "READWRITE",
+    "REPLCONF", "SCRIPT", "SELECT", "WAIT", "WAITAOF",
+})  # fmt: skip
+
+
+class SampledCluster:
+    """Measures slots by listening to commands. Use it in place of `ClusterNodes` in a meter."""
+
+    def __init__(self, nodes: ClusterNodes, clock: Clock) -> None:
+        self._nodes = nodes
+        self._clock = clock
+        self._spent: dict[int, SlotCounters] = {}
+        self._last: dict[str, tuple[float, int, int]] = {}
+
+    async def topology(self) -> Topology:
+        return await self._nodes.topology()
+
+    async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> Snapshot:
+        """Sample all primaries at once, and add what they have spent since the last snapshot."""
+        primaries = topology.primaries
+        heard = await asyncio.gather(*(self._listen(node) for node in primaries))
+        found: list[NodeCounters] = []
+        slots: dict[int, SlotCounters] = {}
+        for node, counts in zip(primaries, heard, strict=True):
+            info = await self._nodes.to(node).run("INFO")
+            found.append(await self._nodes.node_counters(node, topology, cores))
+            slots |= self._divided(node, info, counts)
+        self._spent = slots
+        return Snapshot(self._clock.monotonic_s(), tuple(found), slots)
+
+    def _divided(
+        self, node: Node, info: Mapping[str, Any], counts: Counter[int]
+    ) -> dict[int, SlotCounters]:
+        """Divide what a node has spent since the last snapshot among the slots that were heard."""
+        now = (
+            float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
+            int(info["total_net_input_bytes"]),
+            int(info["total_net_output_bytes"]),
+        )
+        last = self._last.get(node.id, now)
+        self._last[node.id] = now
+        spent = [max(new - old, 0) for new, old in zip(now, last, strict=True)]
+        total = max(sum(counts.values()), 1)
+        zero = SlotCounters(node.id, 1, 0, 0, 0)
+        found = {}
+        for slot in node.slots:
+            before = self._spent.get(slot, zero)
+            before = before if before.owner == node.id else zero
+            share = counts[slot] / total
+            found[slot] = msgspec.structs.replace(
+                before,
+                cpu_us=before.cpu_us + round(1e6 * spent[0] * share),
+                bytes_in=before.bytes_in + round(spent[1] * share),
+                bytes_out=before.bytes_out + round(spent[2] * share),
+            )
+        return found
+
+    async def _listen(self, node: Node) -> Counter[int]:
+        """Return how many commands a node got for each slot, in a sample."""
+        driver: Any = open_driver(self._nodes.address_of(node))
+        assert isinstance(driver, Redis)
+        counts: Counter[int] = Counter()
+        try:
+            with suppress(TimeoutError):
+                async with (
+                    asyncio.timeout(LISTEN_S),
+                    driver.monitor() as monitor,
+                    aclosing(monitor.listen()) as heard,
+                ):
+                    async for each in heard:
+                        slot = slot_of(each["command"])
+                        if slot is not None:
+                            counts[slot] += 1
+                        if counts.total() >= SAMPLES:
+                            break
+        except FAILURES as error:
+            raise Misconfigured(
+                f"{node.address} has neither statistics of slots nor MONITOR ({error}): use Valkey "
+                "8.0 or newer, or a user with +monitor"
+            ) from None
+        finally:
+            await driver.aclose()
+        return counts
+
+
+def slot_of(command: str) -> int | None:
+    """Return the slot of a command as `MONITOR` shows it; None if it has no key."""
+    words = command.split(" ")
+    name = words[0].upper()
+    place = 3 if name in SCRIPTS else 1
+    if name in KEYLESS or len(words) <= place:
+        return None
+    return key_slot(words[place].encode())

@@ -1,0 +1,122 @@
+"""Heatsink's queue on a cluster: its partitions' slots move, and a batch does not notice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from redis.crc import key_slot
+
+import heatsink
+from heatsink.bulk.actions import Actions, Context
+from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.settings import BulkSettings
+from heatsink.client.queue import connect_queue
+from heatsink.cluster.mover import Mover
+from heatsink.cluster.nodes import ClusterNodes, queue_slots
+from heatsink.cluster.policy import Move, MoveLimits, SlotSettings
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.subjects import Kind
+from heatsink.testing.redis import RedisCluster
+from tests.servers import real
+from tests.waiting import soon
+
+PARTITIONS = 4
+ITEMS = 2_000
+SETTINGS = BulkSettings(partitions=PARTITIONS, durability="relaxed")
+STATISTICS = {"cluster-slot-stats-enabled": "yes"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    with real(lambda: RedisCluster(options=STATISTICS)) as running:
+        yield running
+
+
+async def move(nodes: ClusterNodes, slots: list[int]) -> None:
+    """Move these slots to the next node, each by a migration of its own."""
+    mover = Mover(nodes, MoveLimits(), SystemClock())
+    for slot in slots:
+        topology = await mover.check()
+        ids = sorted(node.id for node in topology.primaries)
+        source = topology.owners[slot]
+        target = ids[(ids.index(source) + 1) % len(ids)]
+        await mover.carry_out(Move((slot,), source, target, 1_000, "a test"), topology)
+
+
+class Counting:
+    """An action that counts its items, and takes longer while slots move."""
+
+    def __init__(self) -> None:
+        self.done: Counter[int] = Counter()
+        self.moved = asyncio.Event()
+        self.actions = Actions()
+        self.actions.action("count")(self._count)
+
+    async def _count(self, item: int, _: Context) -> None:
+        self.done[item] += 1
+        await asyncio.sleep(0.0 if self.moved.is_set() or self.done.total() < ITEMS / 4 else 0.1)
+
+
+async def ends_well(bulk: Bulk, batch: str, counting: Counting) -> None:
+    progress = await bulk.wait(batch, timeout_s=60)
+    assert (progress.state, progress.done, progress.failed) == ("done", ITEMS, 0)
+    assert set(counting.done) == set(range(ITEMS))
+
+
+async def test_a_batch_does_not_notice_that_the_slots_of_its_partitions_move(
+    cluster: RedisCluster,
+) -> None:
+    counting = Counting()
+    nodes = ClusterNodes(cluster.url, SystemClock(), Random(1))
+    slots = [key_slot(f"partition_{number}".encode()) for number in range(PARTITIONS)]
+    others = sorted(queue_slots(PARTITIONS) - set(slots))[:5]
+    assert set(slots) <= queue_slots(PARTITIONS)
+    async with connect_queue(cluster.url, SETTINGS) as queue:
+        worker = queue.worker(counting.actions, workers=8)
+        running = asyncio.ensure_future(worker.run())
+        batch = await queue.bulk.submit("count", range(ITEMS))
+        await soon(lambda: counting.done.total() > 50, "items run")
+        before = (await nodes.topology()).owners
+        await move(nodes, [*slots, *others])
+        assert counting.done.total() < ITEMS, "the slots moved while the batch ran"
+        counting.moved.set()
+        after = (await nodes.topology()).owners
+        assert all(before[slot] != after[slot] for slot in slots)
+        await ends_well(queue.bulk, batch.id, counting)
+        worker.stop()
+        await running
+    await nodes.close()
+
+
+async def test_the_coordinator_balances_the_cluster_of_its_queue(
+    cluster: RedisCluster, tmp_path: Path
+) -> None:
+    counting = Counting()
+    slots = SlotSettings(balance=True, window_s=0.3, idle=0.0, start=1.01, stop=1.0)
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with heatsink.connect(
+        url, queue=cluster.url, cluster=cluster.url, slots=slots, bulk=SETTINGS
+    ) as hs:
+        worker = hs.worker(counting.actions, workers=8)
+        running = asyncio.ensure_future(worker.run())
+        batch = await hs.bulk.submit("count", range(ITEMS))
+
+        async def slots_have_moved() -> list[str]:
+            entries = await hs.decisions()
+            made = [decision for entry in entries for decision in entry.decisions]
+            return [each.reason for each in made if each.subject.kind is Kind.SLOTS]
+
+        await soon(slots_have_moved, "the leader moves slots")
+        assert "takes" in (await slots_have_moved())[0]
+        counting.moved.set()
+        watch = hs.cluster_watch
+        assert watch is not None
+        assert watch.balancer.totals.slots > 0
+        await ends_well(hs.bulk, batch.id, counting)
+        worker.stop()
+        await running

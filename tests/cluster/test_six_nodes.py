@@ -1,0 +1,159 @@
+"""Three primaries with replicas under Zipf load: balancing lowers the busiest node's load.
+
+No client gets an error, and no confirmed write is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from random import Random
+
+import msgspec
+import pytest
+from redis.asyncio import RedisCluster as Client
+
+from heatsink.cluster.balance import Balancer, ClusterMeter
+from heatsink.cluster.load import ClusterLoad
+from heatsink.cluster.mover import Mover
+from heatsink.cluster.nodes import ClusterNodes
+from heatsink.cluster.policy import MoveLimits, SlotPolicy, SlotRules, plan_moves
+from heatsink.primitives.clock import SystemClock
+from heatsink.registry.decisions import Decision
+from heatsink.testing.redis import RedisCluster
+from tests.servers import real
+
+from .clients import ConfirmedWriter, ZipfLoad, zipf_keys
+
+RULES = SlotRules(idle=0.0, start=1.12, stop=1.05, patience=1)
+OPTIONS = {
+    "cluster-node-timeout": "5000",
+    "cluster-slot-stats-enabled": "yes",
+    "repl-diskless-sync-delay": "0",
+}
+LISTS = [f"confirmed:{number}" for number in range(40)]
+BALANCED = 1.15
+WITHIN_S = 120.0
+
+
+class Outcome(msgspec.Struct):
+    """What a run has shown."""
+
+    before: float
+    after: float
+    ceiling: float
+    took_s: float
+    slots: int
+    quiet_p99_ms: float
+    moving_p99_ms: float
+    confirmed: int
+    missing: int
+    errors: list[str]
+
+    @property
+    def words(self) -> str:
+        limit = f"ceiling of the hottest slot {self.ceiling:.2f}" if self.ceiling else "no ceiling"
+        return (
+            f"busiest ÷ mean {self.before:.2f} → {self.after:.2f} ({limit}) in {self.took_s:.0f} s "
+            f"by {self.slots} slots; p99 {self.quiet_p99_ms:.1f} ms before, "
+            f"{self.moving_p99_ms:.1f} ms while slots moved; {self.confirmed} writes confirmed, "
+            f"{self.missing} missing; {len(self.errors)} errors"
+        )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    with real(lambda: RedisCluster(replicas=1, options=OPTIONS)) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(cluster: RedisCluster) -> AsyncIterator[Client]:
+    opened = Client(host="127.0.0.1", port=cluster.masters[0].port)
+    yield opened
+    await opened.aclose()
+
+
+async def balance_under_load(
+    cluster: RedisCluster, client: Client, per_s: float, window_s: float, within_s: float
+) -> Outcome:
+    """Run the load, wait for its imbalance, balance, and look at the result."""
+    clock, rng = SystemClock(), Random(11)
+    nodes = ClusterNodes(cluster.url, clock, rng)
+    owners = (await nodes.topology()).owners
+    crowded = {slot for slot, owner in owners.items() if owner == owners[0]}
+    load = ZipfLoad(client, zipf_keys(rng, crowded), rng)
+    writer = ConfirmedWriter([node.port for node in cluster.masters], LISTS)
+    await client.flushall()
+    await load.fill()
+    stop = asyncio.Event()
+    running = [asyncio.ensure_future(each) for each in (load.run(per_s, stop), writer.run(stop))]
+
+    async def published(decisions: list[Decision]) -> list[Decision]:
+        return decisions
+
+    try:
+        began_s = time.monotonic()
+        before = await ClusterMeter(nodes, clock).measure(window_s)
+        planned = plan_moves(before, RULES)
+        mover = Mover(nodes, MoveLimits(), clock)
+        meter = ClusterMeter(nodes, clock)
+        balancer = Balancer(meter, SlotPolicy(RULES), mover, published, clock, window_s)
+        moving_s = time.monotonic()
+        now = planned.before
+        goal = max(BALANCED, planned.ceiling.ratio * 1.05 if planned.ceiling else 0.0)
+        while now > goal and time.monotonic() < moving_s + within_s:
+            await balancer.run_once()
+            if balancer.totals.migrations and balancer.state:
+                now = ratio_of(await ClusterMeter(nodes, clock).measure(window_s))
+            await asyncio.sleep(0.1)
+        ended_s = time.monotonic()
+    finally:
+        stop.set()
+        await asyncio.gather(*running)
+        await nodes.close()
+    missing = await writer.missing(client)
+    await writer.close()
+    return Outcome(
+        before=planned.before,
+        after=now,
+        ceiling=planned.ceiling.ratio if planned.ceiling else 0.0,
+        took_s=ended_s - moving_s,
+        slots=balancer.totals.slots,
+        quiet_p99_ms=load.p99_ms(began_s, moving_s),
+        moving_p99_ms=load.p99_ms(moving_s, ended_s),
+        confirmed=len(writer.confirmed),
+        missing=len(missing),
+        errors=load.errors + [""] * writer.failed,
+    )
+
+
+def ratio_of(load: ClusterLoad) -> float:
+    return plan_moves(load, RULES).before
+
+
+async def test_balancing_a_short_load_lowers_the_busiest_node_and_loses_nothing(
+    cluster: RedisCluster, client: Client
+) -> None:
+    outcome = await balance_under_load(cluster, client, 200.0, 1.0, 30.0)
+    sys.stdout.write(f"{outcome.words}\n")
+    assert outcome.before > 1.4
+    assert outcome.after < outcome.before - 0.2, outcome.words
+    assert outcome.errors == []
+    assert outcome.confirmed > 100
+    assert outcome.missing == 0
+
+
+@pytest.mark.full("two minutes of load on six servers")
+@pytest.mark.timeout(400)
+async def test_zipf_load_is_balanced_within_two_minutes(
+    cluster: RedisCluster, client: Client
+) -> None:
+    outcome = await balance_under_load(cluster, client, 300.0, 5.0, WITHIN_S)
+    sys.stdout.write(f"{outcome.words}\n")
+    assert outcome.after <= max(BALANCED, outcome.ceiling * 1.05), outcome.words
+    assert outcome.took_s <= WITHIN_S
+    assert outcome.errors == []
+    assert outcome.missing == 0
