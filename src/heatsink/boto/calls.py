@@ -90,7 +90,8 @@ class Background:
 
     def __init__(self, url: str, options: ConnectOptions) -> None:
         inner = connect(url, **options)
-        self._loop = LoopThread(CLOSED, options.get("clock") or SystemClock())
+        self._clock = options.get("clock") or SystemClock()
+        self._loop = LoopThread(CLOSED, self._clock)
         self._loop.begin(inner.__aenter__)
         self._inner = inner
         self.client = BlockingCalls(self._loop, inner)
@@ -155,6 +156,16 @@ class Background:
     def renew(self) -> None:
         deadline_s = self._backoff.deadline_s()
         self._loop.call(self._backoff.call, self.registry.renew, "", deadline_s)
+
+    def layout(self, key: str) -> Layout:
+        """Read a key's layout from the registry's store."""
+        return self.start_layout(key).result()
+
+    def now_ms(self) -> int:
+        return self.registry.now_ms()
+
+    def sleep(self, seconds: float) -> None:
+        self._loop.call(self._clock.sleep, seconds)
 
     def start_layout(self, key: str) -> Future[Layout]:
         """Start to read a key's layout from the registry's store, and return its future.

@@ -9,7 +9,7 @@ upstream calls and returns the answer for the application (see `protocol.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from heatsink.registry.decisions import View
@@ -17,8 +17,12 @@ from heatsink.stores.dynamodb.wire.errors import EngineError
 
 from .declaration import SpreadTable
 from .items import TARGETS, check_append_only, get_item, write_item
+from .keys import TAG
+from .many import batch_get, batch_write, transact_get, transact_write
 from .places import Places
 from .protocol import Body, Steps, of_engine, refusal
+from .queries import key_of, query
+from .scans import page_of_index, scan
 
 _ADMINISTRATION = """
     CreateTable DescribeTable UpdateTable DeleteTable ListTables UpdateTimeToLive
@@ -49,6 +53,7 @@ class Core:
 
     def __init__(self, tables: Iterable[SpreadTable], view: View, seed: bytes, heat: Heat) -> None:
         self.places = {table.name: Places(table, view, seed) for table in tables}
+        self._view = view
         self._heat = heat
 
     def begin(self, operation: str, parameters: Body, size: int = 0) -> Steps | None:
@@ -59,7 +64,7 @@ class Core:
         name = parameters.get("TableName")
         places = self.places.get(table_of(name)) if isinstance(name, str) else None
         if places is None:
-            return self._begin_many(operation, parameters)
+            return self._begin_many(operation, parameters, size)
         if operation in ADMINISTRATION:
             return None
         start = OPERATIONS.get(operation)
@@ -67,12 +72,66 @@ class Core:
             return guarded(_refused(operation, places.table.name))
         return start(self, places, parameters, size)
 
-    def _begin_many(self, operation: str, parameters: Body) -> Steps | None:
+    def _begin_many(self, operation: str, parameters: Body, size: int) -> Steps | None:
         """Start an operation that names no table, or several."""
-        named = [name for name in self.places if _is_named(name, operation, parameters)]
+        named = self._named(operation, parameters)
         if not named or operation in ADMINISTRATION:
             return None
-        return guarded(_refused(operation, named[0]))
+        start = MANY.get(operation)
+        if start is None:
+            return guarded(_refused(operation, next(iter(named.values())).table.name))
+        self._count(operation, named, parameters, size)
+        return guarded(start(named, parameters))
+
+    def _named(self, operation: str, parameters: Body) -> dict[str, Places]:
+        """Return the declared tables that a request names, by the names that it uses."""
+        if operation in PARTIQL:
+            text = str(parameters)
+            return {name: places for name, places in self.places.items() if name in text}
+        items, actions = parameters.get("RequestItems"), parameters.get("TransactItems")
+        names: list[Any] = list(items) if isinstance(items, dict) else []
+        for action in actions if isinstance(actions, list) else ():
+            given = action.values() if isinstance(action, dict) else ()
+            names += [one.get("TableName") for one in given if isinstance(one, dict)]
+        tables = (
+            (name, self.places.get(table_of(name))) for name in names if isinstance(name, str)
+        )
+        return {name: places for name, places in tables if places is not None}
+
+    def _count(self, operation: str, named: dict[str, Places], parameters: Body, size: int) -> None:
+        """Count the heat of a batch or a transaction: its items share its size."""
+        found = list(_targets(named, parameters))
+        for places, item in found:
+            keys = places.keys_of(item, exactly=False)
+            label = places.label(keys.key) if keys is not None else ""
+            if not label:
+                continue
+            if "Get" in operation:
+                self._heat.record_read(label)
+            else:
+                self._heat.record(label, 1, size // len(found))
+
+    def query(self, places: Places, parameters: Body, _: int) -> Steps | None:
+        table, name = places.table, parameters.get("IndexName")
+        if isinstance(name, str) and name in table.unused_indexes:
+            return _refused_index(table.name, name)
+        index = table.indexes.get(name) if isinstance(name, str) else None
+        if index is not None and table.partition_key not in index.partition_keys:
+            return guarded(page_of_index(places, parameters, index))
+        key = key_of(parameters, table.partition_key)
+        label = places.label(key) if key is not None else ""
+        if label:
+            self._heat.record_read(label)
+        is_cold = places.is_cold(label) and parameters.get("ConsistentRead") is not True
+        if is_cold and name is None and key is not None and TAG not in key:
+            return None
+        return guarded(query(places, parameters, self._view))
+
+    def scan(self, places: Places, parameters: Body, _: int) -> Steps | None:
+        name = parameters.get("IndexName")
+        if isinstance(name, str) and name in places.table.unused_indexes:
+            return _refused_index(places.table.name, name)
+        return guarded(scan(places, parameters))
 
     def get_item(self, places: Places, parameters: Body, _: int) -> Steps | None:
         keys = places.keys_of(parameters.get("Key"), exactly=True)
@@ -105,7 +164,16 @@ def _writing(operation: str) -> Start:
 Start = Callable[[Core, Places, Body, int], "Steps | None"]
 OPERATIONS: dict[str, Start] = {
     "GetItem": Core.get_item,
+    "Query": Core.query,
+    "Scan": Core.scan,
     **{name: _writing(name) for name in TARGETS},
+}
+
+MANY: dict[str, Callable[[dict[str, Places], Body], Steps]] = {
+    "BatchGetItem": batch_get,
+    "BatchWriteItem": batch_write,
+    "TransactGetItems": transact_get,
+    "TransactWriteItems": transact_write,
 }
 
 
@@ -129,16 +197,25 @@ def _refused(operation: str, table: str) -> Steps:
     yield []  # makes this a generator
 
 
-def _is_named(table: str, operation: str, parameters: Body) -> bool:
-    """Return whether an operation on several tables names this one."""
-    if operation in PARTIQL:
-        return table in str(parameters)
-    items: Any = parameters.get("RequestItems")
-    if isinstance(items, dict):
-        return any(table_of(name) == table for name in items)
-    actions = parameters.get("TransactItems")
-    for action in actions if isinstance(actions, list) else ():
+def _refused_index(table: str, index: str) -> Steps:
+    raise refusal(
+        f"index {index} of table {table} is declared in unused_indexes: remove it from there, or "
+        "use another index"
+    )
+    yield []  # makes this a generator
+
+
+def _targets(named: dict[str, Places], parameters: Body) -> Iterator[tuple[Places, Any]]:
+    """Yield the items and keys of a batch or a transaction, with their tables."""
+    for name, given in (parameters.get("RequestItems") or {}).items():
+        if name in named and isinstance(given, dict):
+            yield from ((named[name], key) for key in given.get("Keys") or ())
+        elif name in named and isinstance(given, list):
+            for one in given:
+                for write in one.values() if isinstance(one, dict) else ():
+                    if isinstance(write, dict):
+                        yield named[name], write.get("Item") or write.get("Key")
+    for action in parameters.get("TransactItems") or ():
         for one in action.values() if isinstance(action, dict) else ():
-            if isinstance(one, dict) and table_of(str(one.get("TableName"))) == table:
-                return True
-    return False
+            if isinstance(one, dict) and one.get("TableName") in named:
+                yield named[one["TableName"]], one.get("Item") or one.get("Key")

@@ -105,6 +105,8 @@ class Index:
     sort_keys: tuple[str, ...]
     is_global: bool
     projected: frozenset[str] | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """The types of the key attributes: S, N or B."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,9 @@ class SpreadTable:
     ahead_s: float = AHEAD_S
     unused_indexes: frozenset[str] = frozenset()
     indexes: Mapping[str, Index] = field(default_factory=dict)
+    key_attributes: frozenset[str] = field(init=False, default=frozenset())
+    """The key attributes of the table and of its indexes."""
+    _only: Rule | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for what in ("name", "partition_key", "sort_key"):
@@ -154,12 +159,14 @@ class SpreadTable:
         object.__setattr__(self, "rules", tuple(rules))
         object.__setattr__(self, "unused_indexes", frozenset(self.unused_indexes))
         object.__setattr__(self, "_only", rules[0] if prefixes == [""] else None)
+        of_indexes = (n for i in self.indexes.values() for n in (*i.partition_keys, *i.sort_keys))
+        names = frozenset((self.partition_key, self.sort_key, *of_indexes))
+        object.__setattr__(self, "key_attributes", names)
 
     def rule_of(self, sort: Native) -> Rule:
         """Return the rule with the longest prefix that fits a sort key."""
-        only: Rule | None = self._only  # type: ignore[attr-defined]
-        if only is not None:
-            return only
+        if self._only is not None:
+            return self._only
         for rule in self.rules:
             if sort.startswith(rule.prefix):  # type: ignore[union-attr,arg-type]
                 return rule
@@ -201,8 +208,8 @@ def described(declared: SpreadTable, description: Mapping[str, Any]) -> SpreadTa
             f"{kinds[declared.sort_key]!r}",
             field="sort_type",
         )
-    local = _indexes(declared, description.get("LocalSecondaryIndexes") or (), is_global=False)
-    overall = _indexes(declared, description.get("GlobalSecondaryIndexes") or (), is_global=True)
+    local = _indexes(declared, description, kinds, is_global=False)
+    overall = _indexes(declared, description, kinds, is_global=True)
     for index in overall.values():
         _check_index(declared, index)
     return SpreadTable(
@@ -225,10 +232,15 @@ def _names(schema: Iterable[Mapping[str, str]]) -> tuple[tuple[str, ...], tuple[
 
 
 def _indexes(
-    declared: SpreadTable, described_: Iterable[Mapping[str, Any]], is_global: bool
+    declared: SpreadTable,
+    description: Mapping[str, Any],
+    kinds: Mapping[str, str],
+    *,
+    is_global: bool,
 ) -> dict[str, Index]:
     found = {}
-    for one in described_:
+    field_ = "GlobalSecondaryIndexes" if is_global else "LocalSecondaryIndexes"
+    for one in description.get(field_) or ():
         hashes, sorts = _names(one["KeySchema"])
         projection, projected = one.get("Projection") or {}, None
         if projection.get("ProjectionType") != "ALL":
@@ -236,7 +248,7 @@ def _indexes(
             own = (declared.partition_key, declared.sort_key, *hashes, *sorts)
             projected = frozenset((*own, *extra))
         name = one["IndexName"]
-        found[name] = Index(name, hashes, sorts, is_global, projected)
+        found[name] = Index(name, hashes, sorts, is_global, projected, kinds)
     return found
 
 

@@ -76,15 +76,45 @@ class BlockingDriver:
             return of_heatsink(error)
 
 
+class AsyncRegistry(Protocol):
+    """The registry, for asyncio."""
+
+    async def reach(self, time_ms: int) -> None: ...
+
+    async def renew(self) -> None: ...
+
+    async def layout(self, label: str) -> Layout: ...
+
+    def now_ms(self) -> int: ...
+
+
+class OwnRegistry:
+    """The registry of a Heatsink client on the same event loop, with retries."""
+
+    def __init__(self, registry: Registry, backoff: Backoff) -> None:
+        self._registry = registry
+        self._backoff = backoff
+        self.now_ms = registry.now_ms
+
+    async def reach(self, time_ms: int) -> None:
+        deadline_s = self._backoff.deadline_s()
+        reach = partial(self._registry.reach, time_ms, deadline_s)
+        await self._backoff.call(reach, "", deadline_s)
+
+    async def renew(self) -> None:
+        await self._backoff.call(self._registry.renew_shared, "", self._backoff.deadline_s())
+
+    async def layout(self, label: str) -> Layout:
+        layout = partial(self._registry.layout, label)
+        return await self._backoff.call(layout, label, self._backoff.deadline_s())
+
+
 class AsyncDriver:
     """Drives operations on an event loop. `send` is as in `BlockingDriver`, but asynchronous."""
 
-    def __init__(
-        self, send: Callable[[Call], Awaitable[Body]], registry: Registry, backoff: Backoff
-    ) -> None:
+    def __init__(self, send: Callable[[Call], Awaitable[Body]], registry: AsyncRegistry) -> None:
         self._send = send
         self._registry = registry
-        self._backoff = backoff
 
     async def run(self, steps: Steps) -> Body:
         """Return the answer of an operation. Raises `WireError`."""
@@ -103,20 +133,14 @@ class AsyncDriver:
         try:
             if isinstance(need, Call):
                 return await self._send(need)
-            return await self._ask_registry(need)
+            if isinstance(need, LayoutOf):
+                return await self._registry.layout(need.label)
+            if isinstance(need, Renew):
+                return await self._registry.renew()
+            check_ahead(need, self._registry.now_ms())
+            return await self._registry.reach(need.time_ms)
         except HeatsinkError as error:
             return of_heatsink(error)
-
-    async def _ask_registry(self, need: LayoutOf | Reach | Renew) -> Any:
-        registry, deadline_s = self._registry, self._backoff.deadline_s()
-        if isinstance(need, LayoutOf):
-            layout = partial(registry.layout, need.label)
-            return await self._backoff.call(layout, need.label, deadline_s)
-        if isinstance(need, Renew):
-            return await self._backoff.call(registry.renew_shared, "", deadline_s)
-        check_ahead(need, registry.now_ms())
-        reach = partial(registry.reach, need.time_ms, deadline_s)
-        return await self._backoff.call(reach, "", deadline_s)
 
 
 def check_ahead(need: Reach, now_ms: int) -> None:

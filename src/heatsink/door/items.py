@@ -50,7 +50,7 @@ def placed_write(
     target, keys, spot = where
     changed = {**parameters, target: places.parameters(parameters[target], spot)}
     if spot.bucket is not None:
-        changed = for_place(changed, places.table.partition_key, keys.key)
+        changed = for_place(changed, places.table, keys.key)
     return places.call(operation, changed, spot)
 
 

@@ -56,6 +56,7 @@ class Places:
         self._view = view
         self._hash = seeded_hash(seed)
         self._adopted: tuple[int, float] = (-1, float("inf"))
+        self._has_fixed = any(rule.buckets > 1 for rule in table.rules)
         self.label = lru_cache(LABELS_KEPT)(self._label)
 
     def _label(self, key: str) -> str:
@@ -116,6 +117,11 @@ class Places:
             return False
         layout = self._view.layouts.get(label)
         return layout is None or layout.epoch_at(time_ms).buckets == 1
+
+    def is_cold(self, label: str) -> bool:
+        """Return whether the view knows no buckets of a key, apart from the bare key."""
+        layout = self._view.layouts.get(label)
+        return self._has_fixed is False and (layout is None or layout.max_buckets == 1)
 
     def to_write(self, keys: Keys) -> Waits:
         """Return the place of an item to write. Waits until the view knows it.

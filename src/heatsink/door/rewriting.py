@@ -38,6 +38,7 @@ from heatsink.stores.dynamodb.wire.expressions.reading import read_expressions
 from heatsink.stores.dynamodb.wire.expressions.updates import Update
 from heatsink.stores.dynamodb.wire.values import Value
 
+from .declaration import SpreadTable
 from .protocol import Body
 
 CONDITION, UPDATE = "ConditionExpression", "UpdateExpression"
@@ -45,22 +46,23 @@ NAMES, VALUES = "ExpressionAttributeNames", "ExpressionAttributeValues"
 NEVER = {"S": "\u241fhs"}  # equals no key of an application
 
 
-def for_place(parameters: Body, attribute: str, key: str) -> Body:
+def for_place(parameters: Body, table: SpreadTable, key: str) -> Body:
     """Return the parameters of a write with conditions and updates that see the key `key`.
 
-    `attribute` is the name of the partition key. Raises `ValidationFailed` for an expression that
-    DynamoDB would refuse.
+    Raises `ValidationFailed` for an expression that DynamoDB would refuse.
     """
-    changed = parameters
+    changed, attribute = parameters, table.partition_key
     if isinstance(parameters.get("Expected"), dict) and attribute in parameters["Expected"]:
         expected = dict(parameters["Expected"])
         expected[attribute] = _expected(expected[attribute], key)
         changed = {**changed, "Expected": expected}
     texts = {field: parameters.get(field) for field in (UPDATE, CONDITION)}
     names, values = parameters.get(NAMES), parameters.get(VALUES)
-    if not mentions(attribute, names, *texts.values()):
+    if not mentions(attribute, names, *texts.values()) or not _is_formed(parameters):
         return changed
-    read_expressions(names, values, texts)
+    given = read_expressions(names, values, texts)
+    if not table.key_attributes.isdisjoint(given.nested):
+        return changed  # which DynamoDB refuses
     rewriter = _Rewriter(attribute, key, names or {}, values or {})
     for field, text in texts.items():
         if text is not None:
@@ -69,6 +71,19 @@ def for_place(parameters: Body, attribute: str, key: str) -> Body:
         **{name: value for name, value in changed.items() if name not in (NAMES, VALUES)},
         **rewriter.placeholders(),
     }
+
+
+def _is_formed(parameters: Body) -> bool:
+    """Return whether the fields have the right types and kinds. Otherwise DynamoDB refuses them."""
+    if parameters.get("Expected") is not None or parameters.get("AttributeUpdates") is not None:
+        return False  # which may not be mixed with expressions
+    names, values = parameters.get(NAMES), parameters.get(VALUES)
+    for given, kind in ((names, str), (values, dict)):
+        if given is None:
+            continue
+        if not isinstance(given, dict) or any(type(one) is not kind for one in given.values()):
+            return False
+    return all(isinstance(parameters.get(field), str | None) for field in (CONDITION, UPDATE))
 
 
 def mentions(attribute: str, names: Any, *texts: Any) -> bool:

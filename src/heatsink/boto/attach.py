@@ -1,0 +1,408 @@
+"""`attach`: existing code on boto3, aiobotocore or PynamoDB uses spread tables without a change.
+
+botocore emits `before-send.dynamodb.*` with each signed request in wire form. All clients pass
+there: boto3's clients, resources, paginators and waiters, aiobotocore, aioboto3 and PynamoDB. A
+request that the core does not adapt goes on as it is. For any other request the core makes upstream
+calls through the same client, past this hook, and the hook returns the answer in their place.
+
+botocore retries an answer of the hook as it retries one of DynamoDB. A throttled upstream call is
+sent again a few times before that, since one call of many would otherwise repeat them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from inspect import iscoroutinefunction
+from random import Random
+from typing import Any, Unpack
+
+import msgspec
+
+from heatsink.client.settings import ConnectOptions
+from heatsink.coordinator.explainer import Explanation
+from heatsink.door.core import ADMINISTRATION, Core
+from heatsink.door.declaration import SpreadTable, described
+from heatsink.door.drivers import AsyncDriver, BlockingDriver, of_heatsink
+from heatsink.door.keys import check_partition_value, subject_in
+from heatsink.door.protocol import Body, Call, WireError
+from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.primitives.checks import shown
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.subjects import Subject
+from heatsink.registry.layouts import Layout
+
+from .calls import THROTTLES, Background
+
+BEFORE_SEND = "before-send.dynamodb"
+CREATING = "creating-client-class.dynamodb"
+OK = 200
+PARALLEL_CALLS = 16
+ATTEMPTS = 5
+FIRST_PAUSE_S = 0.025
+decode = msgspec.json.Decoder(dict[str, Any]).decode
+encode = msgspec.json.encode
+
+
+def attach(
+    target: Any,
+    *,
+    tables: Iterable[SpreadTable],
+    registry: str,
+    **settings: Unpack[ConnectOptions],
+) -> Attachment:
+    """Let existing code use spread tables: all its DynamoDB calls go through Heatsink from now on.
+
+    `target` is a client, a resource or a Table of boto3, a client of aiobotocore or aioboto3, a
+    session of any of them (then all DynamoDB clients that it makes later), or a model or connection
+    of PynamoDB. `tables` declares the tables; all other tables are left alone. `registry` is the
+    URL of a store for Heatsink's registry, `settings` are those of `heatsink.connect`. Call `close`
+    on the result at the end. Raises `InvalidSetting` for a table that cannot be spread as
+    declared::
+
+        attachment = attach(boto3.client("dynamodb"), tables=[chat], registry="dynamodb://registry")
+    """
+    attachment = Attachment(tables, registry, settings)
+    try:
+        attachment.add(target)
+    except BaseException:
+        attachment.close()
+        raise
+    return attachment
+
+
+class Attachment:
+    """What `attach` returns: explains and pins keys, and detaches. Any thread may use it."""
+
+    def __init__(
+        self, tables: Iterable[SpreadTable], registry: str, settings: ConnectOptions
+    ) -> None:
+        self._tables = {table.name: table for table in tables}
+        self._clock: Clock = settings.get("clock") or SystemClock()
+        self._background = Background(registry, settings)
+        self._pool = ThreadPoolExecutor(PARALLEL_CALLS, "heatsink-call")
+        self._hooks: list[_Hook] = []
+        self._sessions: list[Any] = []
+
+    def add(self, target: Any) -> None:
+        """Attach another client, resource or session, as `attach` does.
+
+        Raises `InvalidSetting` for anything else::
+
+            attachment.add(another_client)
+        """
+        if hasattr(target, "_get_connection"):  # a model of PynamoDB
+            target = target._get_connection()
+        target = getattr(target, "connection", target)
+        if hasattr(target, "create_client") or (
+            hasattr(target, "client") and callable(target.client)
+        ):
+            self._add_session(target)
+            return
+        client: Any = target if hasattr(target, "_endpoint") else None
+        client = client or getattr(getattr(target, "meta", None), "client", None)
+        client = client or getattr(target, "client", None)
+        is_client = hasattr(client, "_endpoint")
+        if not is_client or client.meta.service_model.service_name != "dynamodb":
+            raise InvalidSetting(
+                "target must be a DynamoDB client, resource or Table of boto3 or aiobotocore, a "
+                f"session, or a model of PynamoDB, not {shown(target)}",
+                field="target",
+            )
+        self._add_client(client)
+        if isinstance(self._hooks[-1], _BlockingHook):
+            self._hooks[-1].describe()
+
+    def _add_session(self, session: Any) -> None:
+        """Attach every DynamoDB client that a session makes from now on."""
+        inner = getattr(session, "_session", session)
+        events = inner.get_component("event_emitter")
+        events.register(CREATING, self._extend)
+        self._sessions.append(events)
+
+    def _extend(self, base_classes: list[type], **_: Any) -> None:
+        add = self._add_client
+
+        class Attached:
+            def __init__(self, *arguments: Any, **named: Any) -> None:
+                super().__init__(*arguments, **named)
+                add(self)
+
+        base_classes.insert(0, Attached)
+
+    def _add_client(self, client: Any) -> None:
+        """Attach a client. Its tables are described with its first request for an item."""
+        is_async = iscoroutinefunction(client._make_api_call)
+        hook = (_AsyncHook if is_async else _BlockingHook)(client, self)
+        client.meta.events.register(BEFORE_SEND, hook)
+        self._hooks.append(hook)
+
+    def explain(self, table: str, key: str) -> Explanation:
+        """Return a key's buckets, epochs and heat, the reason for them, and what a read costs.
+
+        Raises `InvalidSetting` for a table that is not declared::
+
+            print(attachment.explain("chat", "room-7"))
+        """
+        return self._background.client.explain(self._subject(table, key))
+
+    def pin(self, table: str, key: str, *, buckets: int, reason: str) -> None:
+        """Give a key a fixed number of buckets until `unpin`, whatever its heat.
+
+        Raises as `explain` does::
+
+            attachment.pin("chat", "room-7", buckets=8, reason="launch at noon")
+        """
+        self._background.client.pin(self._subject(table, key), buckets=buckets, reason=reason)
+
+    def unpin(self, table: str, key: str) -> None:
+        """Remove a key's pin, so that the policy sets its buckets again.
+
+        Raises as `explain` does::
+
+            attachment.unpin("chat", "room-7")
+        """
+        self._background.client.unpin(self._subject(table, key))
+
+    def _subject(self, table: str, key: str) -> Subject:
+        self._background.check_open()
+        if table not in self._tables:
+            raise InvalidSetting(f"table {shown(table)} is not declared", field="table")
+        return subject_in(table, check_partition_value(key))
+
+    def close(self) -> None:
+        """Detach, and close Heatsink's client. Your own clients stay usable: `attachment.close()`
+
+        From then on, requests reach the tables as they are: items in buckets are not found.
+        """
+        for events in self._sessions:
+            events.unregister(CREATING, self._extend)
+        for hook in self._hooks:
+            hook.client.meta.events.unregister(BEFORE_SEND, hook)
+        self._background.refuse_calls()
+        self._pool.shutdown()
+        self._background.close()
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Hook:
+    """Adapts the requests of one client."""
+
+    def __init__(self, client: Any, attachment: Attachment) -> None:
+        self.client = client
+        self._endpoint = client._endpoint
+        self._background = attachment._background
+        self._clock = attachment._clock
+        self._rng = Random()
+        self._core: Core | None = None
+        self._declared = attachment._tables
+
+    def declare(self, tables: list[SpreadTable]) -> Core:
+        background = self._background
+        seed = background.registry.meta.seed
+        self._core = Core(tables, background.view, seed, background.tracker)
+        return self._core
+
+    def _read(self, request: Any) -> tuple[str, Body]:
+        """Return the operation of a request and its parameters."""
+        target = request.headers["X-Amz-Target"]
+        name = target.decode() if isinstance(target, bytes) else target
+        return name.rpartition(".")[2], decode(request.body)
+
+    def _request(self, call: Call) -> tuple[Any, dict[str, Any]]:
+        """Return the operation's model and the request of an upstream call, not signed yet."""
+        meta = self.client.meta
+        model = meta.service_model.operation_model(call.operation)
+        headers = {
+            "X-Amz-Target": f"{meta.service_model.metadata['targetPrefix']}.{call.operation}",
+            "Content-Type": "application/x-amz-json-1.0",
+            "User-Agent": getattr(self.client, "_user_agent", None) or "heatsink",
+        }
+        context = {
+            "client_region": meta.region_name,
+            "client_config": meta.config,
+            "has_streaming_input": False,
+            "auth_type": model.auth_type,
+        }
+        return model, {
+            "method": "POST",
+            "url": f"{meta.endpoint_url.rstrip('/')}/",
+            "headers": headers,
+            "body": encode(call.parameters),
+            "context": context,
+        }
+
+    def _pause_s(self, error: WireError, call: Call, attempt: int) -> float | None:
+        """Return how long to wait before a throttled call is sent again; None: do not."""
+        if error.code not in THROTTLES:
+            return None
+        if call.label:
+            self._background.note_throttle(call.label, call.bucket)
+        if attempt == ATTEMPTS - 1:
+            return None
+        return float(FIRST_PAUSE_S * 2**attempt * (0.5 + self._rng.random()))
+
+
+class _BlockingHook(_Hook):
+    def __init__(self, client: Any, attachment: Attachment) -> None:
+        super().__init__(client, attachment)
+        self._driver = BlockingDriver(self._send, self._background, attachment._pool)
+
+    def __call__(self, request: Any, **_: Any) -> Any:
+        operation, parameters = self._read(request)
+        if operation in ADMINISTRATION:
+            return None
+        try:
+            self._background.check_open()
+            core = self._core or self.describe()
+            steps = core.begin(operation, parameters, len(request.body))
+            if steps is None:
+                return None
+            return _response(request.url, OK, self._driver.run(steps))
+        except HeatsinkError as error:
+            refused = of_heatsink(error)
+            return _response(request.url, refused.status, refused.body)
+
+    def describe(self) -> Core:
+        """Check the declarations against the tables. Raises `InvalidSetting` or `WireError`."""
+        tables = [
+            described(table, self._send(_describing(table))["Table"])
+            for table in self._declared.values()
+        ]
+        return self.declare(tables)
+
+    def _send(self, call: Call) -> Body:
+        for attempt in range(ATTEMPTS):
+            model, request = self._request(call)
+            prepared = self._endpoint.create_request(request, model)
+            answer = self._endpoint.http_session.send(prepared)
+            try:
+                return _body(answer.status_code, answer.content)
+            except WireError as error:
+                pause_s = self._pause_s(error, call, attempt)
+                if pause_s is None:
+                    raise
+                self._background.sleep(pause_s)
+        raise AssertionError
+
+
+class _AsyncHook(_Hook):
+    def __init__(self, client: Any, attachment: Attachment) -> None:
+        super().__init__(client, attachment)
+        self._driver = AsyncDriver(self._send, _ThreadedRegistry(self._background))
+        self._describing = asyncio.Lock()
+
+    async def __call__(self, request: Any, **_: Any) -> Any:
+        operation, parameters = self._read(request)
+        if operation in ADMINISTRATION:
+            return None
+        try:
+            self._background.check_open()
+            core = self._core or await self._describe()
+            steps = core.begin(operation, parameters, len(request.body))
+            if steps is None:
+                return None
+            return _async_response(request.url, OK, await self._driver.run(steps))
+        except HeatsinkError as error:
+            refused = of_heatsink(error)
+            return _async_response(request.url, refused.status, refused.body)
+
+    async def _describe(self) -> Core:
+        """Check the declarations against the tables. Raises `InvalidSetting` or `WireError`."""
+        async with self._describing:
+            if self._core is None:
+                tables = [
+                    described(table, (await self._send(_describing(table)))["Table"])
+                    for table in self._declared.values()
+                ]
+                return self.declare(tables)
+        return self._core
+
+    async def _send(self, call: Call) -> Body:
+        for attempt in range(ATTEMPTS):
+            model, request = self._request(call)
+            prepared = await self._endpoint.create_request(request, model)
+            answer = await self._endpoint.http_session.send(prepared)
+            try:
+                return _body(answer.status_code, await answer.content)
+            except WireError as error:
+                pause_s = self._pause_s(error, call, attempt)
+                if pause_s is None:
+                    raise
+                await self._clock.sleep(pause_s)
+        raise AssertionError
+
+
+class _ThreadedRegistry:
+    """The registry of a background client, for an event loop of the application."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self.now_ms = background.now_ms
+
+    async def reach(self, time_ms: int) -> None:
+        await asyncio.to_thread(self._background.reach, time_ms)
+
+    async def renew(self) -> None:
+        await asyncio.to_thread(self._background.renew)
+
+    async def layout(self, label: str) -> Layout:
+        return await asyncio.to_thread(self._background.layout, label)
+
+
+def _describing(table: SpreadTable) -> Call:
+    return Call("DescribeTable", {"TableName": table.name})
+
+
+def _body(status: int, content: bytes) -> Body:
+    """Return the body of an answer. Raises `WireError` for an error response."""
+    try:
+        body = decode(content)
+    except msgspec.DecodeError:
+        body = {"__type": "InternalServerError", "message": content.decode(errors="replace")}
+        status = status if status >= 300 else 500
+    if status >= 300:
+        raise WireError(status, body)
+    return body
+
+
+class _Stream:
+    """The content of an answer, as botocore reads it from a connection."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def stream(self, *_: object, **__: object) -> Iterable[bytes]:
+        yield self._content
+
+    def read(self, *_: object, **__: object) -> bytes:
+        return self._content
+
+
+def _response(url: str, status: int, body: Body) -> Any:
+    from botocore.awsrequest import AWSResponse
+
+    return AWSResponse(url, status, _headers(), _Stream(encode(body)))
+
+
+def _headers() -> Any:
+    from botocore.awsrequest import HeadersDict
+
+    return HeadersDict({"Content-Type": "application/x-amz-json-1.0"})
+
+
+class _AsyncStream(_Stream):
+    async def read(self, *_: object, **__: object) -> bytes:  # type: ignore[override]
+        return self._content
+
+
+def _async_response(url: str, status: int, body: Body) -> Any:
+    kind = import_module("aiobotocore.awsrequest").AioAWSResponse  # of the application
+    return kind(url, status, _headers(), _AsyncStream(encode(body)))

@@ -1,0 +1,211 @@
+"""Batches and transactions that name declared tables, perhaps beside other tables.
+
+Every item has one place, so each action stays one action, in one upstream call. Only deletes from
+an append-only table take two, since the item may be a stray under the bare key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from .items import bare, check_append_only
+from .pages import total
+from .places import Places
+from .protocol import Body, Call, Need, Steps, WireError, refusal
+from .rewriting import for_place
+
+ACTIONS = {"Put": "Item", "Update": "Key", "Delete": "Key", "ConditionCheck": "Key"}
+Tables = Mapping[str, Places]
+Waits = Generator[list[Need], list[Any], Any]
+WRITES_MAX = 25
+
+
+def batch_get(tables: Tables, parameters: Body) -> Steps:
+    """BatchGetItem. `tables` are the declared tables by the names that the request uses."""
+    items = dict(parameters["RequestItems"])
+    for name, places in tables.items():
+        wanted = items[name]
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("Keys"), list):
+            continue
+        consistent = wanted.get("ConsistentRead") is True
+        keys = [None] * len(wanted["Keys"])
+        for number, key in enumerate(wanted["Keys"]):
+            keys[number] = yield from _place_to_read(places, key, consistent)
+        items[name] = {**wanted, "Keys": keys}
+    [answer] = yield [Call("BatchGetItem", {**parameters, "RequestItems": items})]
+    if isinstance(answer, WireError):
+        raise answer
+    found, left = dict(answer.get("Responses", {})), dict(answer.get("UnprocessedKeys", {}))
+    for name, places in tables.items():
+        if name in found:
+            found[name] = [places.shown(item) for item in found[name]]
+        if name in left:
+            left[name] = {**left[name], "Keys": [places.shown(key) for key in left[name]["Keys"]]}
+    return {**answer, "Responses": found, "UnprocessedKeys": left}
+
+
+def _place_to_read(places: Places, key: Any, consistent: bool) -> Waits:
+    keys = places.keys_of(key, exactly=True)
+    if keys is None:
+        return key  # DynamoDB refuses the request
+    if places.table.append_only:
+        raise refusal(
+            f"table {places.table.name} is declared append_only, so a row may be in two places: "
+            "use GetItem in place of a batch or a transaction"
+        )
+    spot = yield from places.to_read(keys, consistent=consistent)
+    return places.parameters(key, spot)
+
+
+def batch_write(tables: Tables, parameters: Body) -> Steps:
+    """BatchWriteItem. Deletes of possible strays go upstream in a second batch."""
+    items, strays = dict(parameters["RequestItems"]), dict[str, list[Body]]()
+    for name, places in tables.items():
+        if not isinstance(items[name], list):
+            continue
+        writes, others = [None] * len(items[name]), strays.setdefault(name, [])
+        for number, one in enumerate(items[name]):
+            writes[number] = yield from _placed_request(places, one, others)
+        items[name] = writes
+    needs: list[Need] = [Call("BatchWriteItem", {**parameters, "RequestItems": items})]
+    extra = {name: writes for name, writes in strays.items() if writes}
+    if extra:
+        needs.append(Call("BatchWriteItem", {**parameters, "RequestItems": extra}))
+    answers = yield needs
+    for answer in answers:
+        if isinstance(answer, WireError):
+            raise answer
+    return _shown_batch(tables, answers)
+
+
+def _placed_request(places: Places, one: Any, strays: list[Body]) -> Waits:
+    for verb, target in (("PutRequest", "Item"), ("DeleteRequest", "Key")):
+        given = one.get(verb) if isinstance(one, dict) and len(one) == 1 else None
+        if not isinstance(given, dict):
+            continue
+        keys = places.keys_of(given.get(target), exactly=target == "Key")
+        if keys is None:
+            return one
+        spot = yield from places.to_write(keys)
+        if target == "Key" and places.may_stray(keys, spot):
+            key = places.parameters(given[target], bare(spot, keys))
+            strays.append({verb: {target: key}})
+        return {verb: {**given, target: places.parameters(given[target], spot)}}
+    return one
+
+
+def _shown_batch(tables: Tables, answers: list[Body]) -> Body:
+    shown = dict(answers[0])
+    left: dict[str, list[Any]] = {}
+    for answer in answers:
+        for name, writes in answer.get("UnprocessedItems", {}).items():
+            places = tables.get(name)
+            for one in writes if places is None else [_shown_write(places, w) for w in writes]:
+                if one not in left.setdefault(name, []):
+                    left[name].append(one)
+    shown["UnprocessedItems"] = left
+    capacities: list[Any] = [answer.get("ConsumedCapacity") for answer in answers]
+    if len(answers) > 1 and all(capacities):
+        shown["ConsumedCapacity"] = [total([one for group in capacities for one in group])]
+    return _with_metrics(tables, shown)
+
+
+def _shown_write(places: Places, one: Body) -> Body:
+    [(verb, given)] = one.items()
+    target = "Item" if verb == "PutRequest" else "Key"
+    return {verb: {**given, target: places.shown(given[target])}}
+
+
+def _with_metrics(tables: Tables, answer: Body) -> Body:
+    metrics = answer.get("ItemCollectionMetrics")
+    if not metrics:
+        return answer
+    shown = dict(metrics)
+    for name, places in tables.items():
+        for table in (name, places.table.name):
+            if table in shown:
+                shown[table] = [
+                    {**one, "ItemCollectionKey": places.shown(one["ItemCollectionKey"])}
+                    for one in metrics[table]
+                ]
+    return {**answer, "ItemCollectionMetrics": shown}
+
+
+def transact_write(tables: Tables, parameters: Body) -> Steps:
+    """TransactWriteItems. The same request becomes the same upstream request, whoever sends it."""
+    actions, owners = [], []
+    for action in parameters["TransactItems"]:
+        verb, places = _owner(tables, action)
+        owners.append(places)
+        if places is None:
+            actions.append(action)
+        else:
+            actions.append((yield from _placed_action(places, verb, action[verb])))
+    [answer] = yield [Call("TransactWriteItems", {**parameters, "TransactItems": actions})]
+    if isinstance(answer, WireError):
+        raise _shown_reasons(answer, owners)
+    return _with_metrics(tables, answer)
+
+
+def _owner(tables: Tables, action: Any) -> tuple[str, Places | None]:
+    """Return the verb of an action, and its table if that is declared."""
+    if isinstance(action, dict) and len(action) == 1:
+        [(verb, given)] = action.items()
+        if isinstance(given, dict) and isinstance(given.get("TableName"), str):
+            return verb, tables.get(given["TableName"])
+    return "", None
+
+
+def _placed_action(places: Places, verb: str, given: Body) -> Waits:
+    target = ACTIONS.get(verb)
+    keys = places.keys_of(given.get(target), exactly=target == "Key") if target else None
+    if keys is None or target is None:
+        return {verb: given}  # DynamoDB refuses the request
+    if places.table.append_only:
+        check_append_only(places.table.name, "UpdateItem", given)
+    spot = yield from places.to_write(keys)
+    changed = {**given, target: places.parameters(given[target], spot)}
+    if spot.bucket is not None:
+        changed = for_place(changed, places.table, keys.key)
+    return {verb: changed}
+
+
+def _shown_reasons(error: WireError, owners: list[Places | None]) -> WireError:
+    reasons = error.body.get("CancellationReasons")
+    if not isinstance(reasons, list) or len(reasons) != len(owners):
+        return error
+    shown = []
+    for reason, places in zip(reasons, owners, strict=True):
+        item = reason.get("Item")
+        if places is not None and isinstance(item, dict):
+            reason = {**reason, "Item": places.shown(item)}  # noqa: PLW2901 (a copy)
+        shown.append(reason)
+    return WireError(error.status, {**error.body, "CancellationReasons": shown})
+
+
+def transact_get(tables: Tables, parameters: Body) -> Steps:
+    """TransactGetItems."""
+    actions, owners = [], []
+    for action in parameters["TransactItems"]:
+        verb, places = _owner(tables, action)
+        owners.append(places)
+        given = action
+        if places is not None:
+            key = yield from _place_to_read(places, action[verb].get("Key"), True)
+            given = {verb: {**action[verb], "Key": key}}
+        actions.append(given)
+    [answer] = yield [Call("TransactGetItems", {**parameters, "TransactItems": actions})]
+    if isinstance(answer, WireError):
+        raise _shown_reasons(answer, owners)
+    responses = [
+        _shown_response(one, places)
+        for one, places in zip(answer.get("Responses", []), owners, strict=True)
+    ]
+    return {**answer, "Responses": responses}
+
+
+def _shown_response(one: Body, places: Places | None) -> Body:
+    if places is None or "Item" not in one:
+        return one
+    return {**one, "Item": places.shown(one["Item"])}

@@ -1,0 +1,163 @@
+"""What the pages of queries and scans share: checks, filters, projections, tokens and costs.
+
+If a check fails, the request goes upstream as it is, since DynamoDB words its refusal. Should
+DynamoDB accept it, the core refuses it: a page that may be wrong is never returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from heatsink.emulator.indexes import IndexSchema
+from heatsink.emulator.operations.expressions import Expressions
+from heatsink.emulator.operations.keys import KeySchema, KeyTest
+from heatsink.emulator.schema import KeyPart, Schema
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.values import Item
+
+from .declaration import Index, SpreadTable
+from .places import Places
+from .protocol import Body, Call, Need, Steps, WireError, refusal
+
+T = TypeVar("T")
+OPERATORS = {"EQ": "=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
+LOCAL_FIELDS = (
+    *("FilterExpression", "ProjectionExpression", "ExpressionAttributeNames"),
+    *("ExpressionAttributeValues", "QueryFilter", "ScanFilter", "ConditionalOperator"),
+    *("AttributesToGet", "Select", "KeyConditionExpression", "KeyConditions"),
+)
+"""The parameters that the core evaluates itself, on whole rows."""
+
+
+def must_be_refused(operation: str, parameters: Body) -> Steps:
+    """Return DynamoDB's error for a read that the core found to be wrong."""
+    [answer] = yield [Call(operation, parameters)]
+    if isinstance(answer, WireError):
+        raise answer
+    raise refusal(
+        f"this {operation} cannot be adapted to a spread table: simplify it, or use a client "
+        "without Heatsink"
+    )
+
+
+def converted(parameters: Body, kind: type[T]) -> T:
+    """Return the parameters of a request as a structure. A field that is null is absent.
+
+    Raises `ValidationFailed` for a request of another form.
+    """
+    given = {name: value for name, value in parameters.items() if value is not None}
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise ValidationFailed(str(error)) from None
+
+
+def schema_of(table: SpreadTable, index: Index | None) -> KeySchema:
+    schema = Schema(KeyPart(table.partition_key, "S"), KeyPart(table.sort_key, table.sort_type))
+    if index is None:
+        return schema
+    hashes = tuple(KeyPart(name, index.kinds[name]) for name in index.partition_keys)
+    sorts = tuple(KeyPart(name, index.kinds[name]) for name in index.sort_keys)
+    return IndexSchema(hashes, sorts, schema)
+
+
+def check_scalars(nested: Iterable[str], table: SpreadTable) -> None:
+    """Raise if an expression reaches into a key attribute."""
+    if not table.key_attributes.isdisjoint(nested):
+        raise ValidationFailed("a key attribute is no map and no list")
+
+
+def start_at(
+    places: Places, start: Any, names: Iterable[str]
+) -> Generator[list[Need], list[Any], Body]:
+    """Return a starting key with the stored name of its partition key.
+
+    Raises `ValidationFailed` if it does not have exactly the attributes `names`.
+    """
+    if not isinstance(start, dict) or start.keys() != set(names):
+        raise ValidationFailed("The provided starting key is invalid")
+    keys = places.keys_of(start, exactly=False)
+    if keys is None:
+        raise ValidationFailed("The provided starting key is invalid")
+    spot = yield from places.to_read(keys, consistent=True)
+    return places.parameters(start, spot)
+
+
+def shown_page(answer: Body, places: Places) -> Body:
+    """Return a page with the application's keys in its items and in its token."""
+    shown = dict(answer)
+    if "Items" in shown:
+        shown["Items"] = [places.shown(item) for item in shown["Items"]]
+    if "LastEvaluatedKey" in shown:
+        shown["LastEvaluatedKey"] = places.shown(shown["LastEvaluatedKey"])
+    return shown
+
+
+def without_local(parameters: Body) -> Body:
+    """Return the parameters of a page without those that the core evaluates itself."""
+    return {name: value for name, value in parameters.items() if name not in LOCAL_FIELDS}
+
+
+def key_condition(tests: dict[str, KeyTest], changed: dict[str, Body]) -> Body:
+    """Return a key condition as parameters. `changed` has other values for some attributes."""
+    texts, names, values = list[str](), dict[str, str](), dict[str, Body]()
+    for number, (name, test) in enumerate(tests.items()):
+        alias, placeholders = f"#k{number}", []
+        names[alias] = name
+        for given in [changed[name]] if name in changed else test.values:
+            placeholders.append(f":k{len(values)}")
+            values[placeholders[-1]] = given
+        texts.append(_test(alias, test.operator, placeholders))
+    return {
+        "KeyConditionExpression": " AND ".join(texts),
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": values,
+    }
+
+
+def _test(alias: str, operator: str, placeholders: list[str]) -> str:
+    if operator == "BETWEEN":
+        return f"{alias} BETWEEN {placeholders[0]} AND {placeholders[1]}"
+    if operator == "BEGINS_WITH":
+        return f"begins_with({alias}, {placeholders[0]})"
+    return f"{alias} {OPERATORS[operator]} {placeholders[0]}"
+
+
+class Page(msgspec.Struct):
+    """A page that the core makes from whole rows: filter, projection and counts."""
+
+    given: Expressions
+    count_only: bool
+    items: list[Item] = []
+    scanned: int = 0
+    matched: int = 0
+
+    def take(self, item: Item) -> None:
+        """Count a row, and keep it if the filter holds for it."""
+        self.scanned += 1
+        given = self.given
+        if given.condition is None or given.condition.holds(item, given.scope):
+            self.matched += 1
+            if not self.count_only:
+                self.items.append(given.projection.of(item))
+
+    def answer(self, capacities: list[Any]) -> Body:
+        answer: Body = {"Count": self.matched, "ScannedCount": self.scanned}
+        if not self.count_only:
+            answer["Items"] = self.items
+        used = [one for one in capacities if one is not None]
+        if used:
+            answer["ConsumedCapacity"] = total(used)
+        return answer
+
+
+def total(capacities: list[Any]) -> Any:
+    """Return the sum of consumed capacities, field by field."""
+    first = capacities[0]
+    if isinstance(first, dict):
+        names = dict.fromkeys(name for one in capacities for name in one)
+        return {name: total([one[name] for one in capacities if name in one]) for name in names}
+    return first if isinstance(first, str) else sum(capacities)

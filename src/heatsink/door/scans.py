@@ -1,0 +1,132 @@
+"""Scans, and queries of global indexes: pages that pass through with other keys in them.
+
+The rows of all buckets are ordinary rows of the table and of its indexes. So these pages come from
+one upstream call. Only the partition key in rows and tokens changes. A filter that mentions the
+partition key is evaluated here, on whole rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heatsink.emulator.operations.expressions import Expressions
+from heatsink.emulator.operations.keys import KeyTest, key_range
+from heatsink.emulator.operations.reads import (
+    _check_select,
+    _prepared_query,
+    _prepared_scan,
+    check_filter,
+)
+from heatsink.emulator.requests import Query, Scan
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+
+from .declaration import Index
+from .pages import (
+    Page,
+    check_scalars,
+    converted,
+    key_condition,
+    must_be_refused,
+    schema_of,
+    shown_page,
+    start_at,
+    without_local,
+)
+from .places import Places
+from .protocol import Body, Call, Steps, checked, refusal
+from .rewriting import mentions
+
+
+def page_of_index(places: Places, parameters: Body, index: Index) -> Steps:
+    """Query a global index that does not have the table's partition key in its own key."""
+    return (yield from _page(places, "Query", parameters, index))
+
+
+def scan(places: Places, parameters: Body) -> Steps:
+    table, name = places.table, parameters.get("IndexName")
+    if table.append_only:
+        raise refusal(
+            f"table {table.name} is declared append_only, so rows may be in two places and Scan is "
+            "not possible: complete the adoption and declare the table without append_only"
+        )
+    index = table.indexes.get(name) if isinstance(name, str) else None
+    if name is not None and index is None:
+        return (yield from must_be_refused("Scan", parameters))
+    return (yield from _page(places, "Scan", parameters, index))
+
+
+def _page(places: Places, operation: str, parameters: Body, index: Index | None) -> Steps:
+    names = schema_of(places.table, index).entry_names
+    changed = parameters
+    try:
+        if parameters.get("ExclusiveStartKey") is not None:
+            start = yield from start_at(places, parameters["ExclusiveStartKey"], names)
+            changed = {**parameters, "ExclusiveStartKey": start}
+        if _filters_by(places.table.partition_key, parameters):
+            given, tests = _prepared(operation, parameters)
+            _check(places, operation, given, (tests, index))
+            return (yield from _filtered(places, operation, changed, (given, tests)))
+    except ValidationFailed:
+        return (yield from must_be_refused(operation, parameters))
+    [answer] = checked((yield [Call(operation, changed)]))
+    return shown_page(answer, places)
+
+
+def _filters_by(attribute: str, parameters: Body) -> bool:
+    for field in ("ScanFilter", "QueryFilter"):
+        legacy = parameters.get(field)
+        if isinstance(legacy, dict) and attribute in legacy:
+            return True
+    text = parameters.get("FilterExpression")
+    names = parameters.get("ExpressionAttributeNames")
+    return isinstance(text, str) and mentions(attribute, names, text)
+
+
+def _prepared(operation: str, parameters: Body) -> tuple[Expressions, dict[str, KeyTest]]:
+    if operation == "Scan":
+        scanned = converted(parameters, Scan)
+        given = _prepared_scan(scanned)
+        _check_select(scanned)
+        return given, {}
+    asked = converted(parameters, Query)
+    prepared = _prepared_query(asked)
+    _check_select(asked)
+    return prepared
+
+
+def _check(
+    places: Places,
+    operation: str,
+    given: Expressions,
+    of: tuple[dict[str, KeyTest], Index | None],
+) -> None:
+    tests, index = of
+    if operation == "Query":
+        schema = schema_of(places.table, index)
+        key_range(tests, schema)
+        assert given.condition is not None
+        check_filter(given.condition, schema, given.scope, "Filter Expression")
+    check_scalars(given.nested, places.table)
+    if index is None or index.projected is None:
+        return
+    if not given.projection.names() <= index.projected:
+        raise ValidationFailed("the index does not project an attribute")
+
+
+def _filtered(
+    places: Places, operation: str, parameters: Body, of: tuple[Expressions, dict[str, KeyTest]]
+) -> Steps:
+    """Read whole rows, and evaluate filter and projection here."""
+    given, tests = of
+    plain = without_local(parameters)
+    if tests:
+        plain.update(key_condition(tests, {}))
+    if parameters.get("Select") == "ALL_ATTRIBUTES":
+        plain["Select"] = "ALL_ATTRIBUTES"
+    [answer] = checked((yield [Call(operation, plain)]))
+    page = Page(given, parameters.get("Select") == "COUNT", [])
+    for item in answer["Items"]:
+        page.take(places.shown(item))
+    shown: Body = page.answer([answer.get("ConsumedCapacity")])
+    last: Any = answer.get("LastEvaluatedKey")
+    return shown if last is None else {**shown, "LastEvaluatedKey": places.shown(last)}

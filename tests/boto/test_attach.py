@@ -1,0 +1,145 @@
+"""Existing boto3 code on an attached client: a spread table behaves as it did before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import boto3
+import pytest
+from boto3.dynamodb.conditions import Attr, Key
+from botocore.exceptions import ClientError
+
+from heatsink.boto import Attachment, attach
+from heatsink.boto.places import adopt
+from heatsink.door.declaration import SpreadTable, by_time
+from heatsink.door.keys import TAG
+from heatsink.door.times import iso_text
+from heatsink.errors import Closed, InvalidSetting
+from heatsink.primitives.clock import SystemClock
+from tests.waiting import until
+
+from .conftest import KEYS, Engine
+
+names = count()
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def declared(name: str, **others: Any) -> SpreadTable:
+    rules = [by_time("", iso_text)]
+    return SpreadTable(name, partition_key=KEYS[0], sort_key=KEYS[1], rules=rules, **others)
+
+
+def spread(attachment: Attachment, plain: Any, table: Any, buckets: int = 4) -> None:
+    """Pin a key to some buckets, and wait until new items go there."""
+    attachment.pin(table.name, "r", buckets=buckets, reason="a test")
+
+    def is_spread() -> bool:
+        item = {KEYS[0]: "r", KEYS[1]: now()}
+        table.put_item(Item=item)
+        table.delete_item(Key=item)
+        stored = {**item, "probe": 1}
+        table.put_item(Item=stored)
+        found = plain.scan(FilterExpression=Attr("probe").eq(1))["Items"]
+        table.delete_item(Key=item)
+        return any(TAG in one[KEYS[0]] for one in found)
+
+    until(is_spread)
+
+
+@pytest.fixture
+def made(engine: Engine) -> Iterator[tuple[Any, Any, Attachment]]:
+    """A table used through an attached resource, the same table past it, and the attachment."""
+    plain = engine.make_table(f"attached{next(names)}")
+    resource = engine.resource()
+    with attach(resource, tables=[declared(plain.name)], registry=engine.registry) as attachment:
+        asyncio.run(adopt(engine.registry, plain.name, True, SystemClock()))
+        yield resource.Table(plain.name), plain, attachment
+
+
+def test_boto3_uses_a_spread_table_as_any_other(made: Any) -> None:
+    table, plain, attachment = made
+    spread(attachment, plain, table)
+    sent = [now() for _ in range(30)]
+    with table.batch_writer() as batch:
+        for number, at in enumerate(sent):
+            batch.put_item(Item={KEYS[0]: "r", KEYS[1]: at, "n": number, "raw": b"x"})
+    stored = {item[KEYS[0]] for item in plain.scan()["Items"]}
+    assert len(stored) > 1
+    assert all(name.startswith(f"r{TAG}") for name in stored)
+
+    changed = table.update_item(
+        Key={KEYS[0]: "r", KEYS[1]: sent[3]},
+        UpdateExpression="ADD likes :one SET #c = conversation",
+        ExpressionAttributeNames={"#c": "copied"},
+        ExpressionAttributeValues={":one": 1},
+        ReturnValues="ALL_NEW",
+    )
+    assert changed["Attributes"]["likes"] == 1
+    assert changed["Attributes"]["copied"] == changed["Attributes"][KEYS[0]] == "r"
+    with pytest.raises(ClientError, match="ConditionalCheckFailed") as failed:
+        table.put_item(
+            Item={KEYS[0]: "r", KEYS[1]: sent[3]},
+            ConditionExpression=Attr(KEYS[0]).not_exists(),
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+    assert failed.value.response["Item"][KEYS[0]] == {"S": "r"}  # type: ignore[typeddict-item]
+
+    paginator = table.meta.client.get_paginator("query")
+    pages = paginator.paginate(
+        TableName=table.name,
+        KeyConditionExpression=Key(KEYS[0]).eq("r"),
+        ConsistentRead=True,
+        PaginationConfig={"PageSize": 7},
+    )
+    found = [item for page in pages for item in page["Items"]]
+    assert [item["n"] for item in found] == list(range(30))
+    assert {item[KEYS[0]] for item in found} == {"r"}
+    assert table.scan(Select="COUNT")["Count"] == 30
+
+
+def test_other_tables_and_partiql_keep_their_behaviour(made: Any, engine: Engine) -> None:
+    table = made[0]
+    other = engine.make_table(f"other{next(names)}")
+    client = table.meta.client
+    client.put_item(TableName=other.name, Item={KEYS[0]: f"r{TAG}1", KEYS[1]: "x"})
+    assert other.get_item(Key={KEYS[0]: f"r{TAG}1", KEYS[1]: "x"})["Item"]
+    with pytest.raises(ClientError, match="PartiQL"):
+        client.execute_statement(Statement=f'DELETE FROM "{table.name}"')  # noqa: S608 (refused)
+
+
+def test_a_session_attaches_all_clients_that_it_makes_later(engine: Engine) -> None:
+    plain = engine.make_table(f"session{next(names)}")
+    session = boto3.Session("any", "any", region_name="us-east-1")
+    with attach(session, tables=[declared(plain.name)], registry=engine.registry):
+        client = session.client("dynamodb", endpoint_url=engine.endpoint)
+        with pytest.raises(ClientError, match="reserved for buckets"):
+            client.get_item(
+                TableName=plain.name, Key={KEYS[0]: {"S": f"r{TAG}1"}, KEYS[1]: {"S": "x"}}
+            )
+    free = session.client("dynamodb", endpoint_url=engine.endpoint)
+    free.get_item(TableName=plain.name, Key={KEYS[0]: {"S": f"r{TAG}1"}, KEYS[1]: {"S": "x"}})
+
+
+def test_a_table_that_does_not_fit_its_declaration_is_refused(engine: Engine) -> None:
+    plain = engine.make_table(f"numbers{next(names)}", sort_type="N")
+    with pytest.raises(InvalidSetting, match="sort_type='N'"):
+        attach(engine.resource(), tables=[declared(plain.name)], registry=engine.registry)
+    with pytest.raises(InvalidSetting, match="target must be"):
+        attach("dynamodb", tables=[], registry=engine.registry)
+
+
+def test_after_close_the_client_is_as_before(made: Any) -> None:
+    table, plain, attachment = made
+    attachment.close()
+    key = {KEYS[0]: f"r{TAG}1", KEYS[1]: "x"}
+    assert "Item" not in table.get_item(Key=key)
+    assert "Item" not in plain.get_item(Key=key)
+    with pytest.raises(Closed):
+        attachment.explain(table.name, "r")

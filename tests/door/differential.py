@@ -1,0 +1,170 @@
+"""The differential test: the same requests on an emulator, and through the core on a spread table.
+
+Answers must be equal: sequences for queries of the table, the same rows over all pages for scans,
+batches and global indexes, and the same errors, word for word.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+
+from heatsink.door.protocol import Body
+
+from .grammar import HOT, Grammar
+from .world import TABLE, Process, World, outcome
+
+PAGES_MAX = 400
+REUSED = "IdempotentParameterMismatchException"
+
+
+class Differential:
+    """Runs random requests on both tables while layouts change."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.world = World(processes=3)
+        self.grammar = Grammar(self.rng, self.world.registry.closed_ms)
+        self.count = 0
+        self.spread = 0
+        self.errors = 0
+
+    def run(self, requests: int) -> None:
+        for _ in range(requests):
+            if self.rng.random() < 0.06:
+                self._change()
+            self._one()
+
+    def _change(self) -> None:
+        """Let time pass, and give a hot key another number of buckets."""
+        registry, rng = self.world.registry, self.rng
+        registry.closed_ms += rng.choice([1, 50, 1_000, 5_000])
+        self.grammar.now_ms = registry.closed_ms
+        label = self.world.label(rng.choice(HOT))
+        if not registry.layout(label).full:
+            registry.spread(label, rng.choice([1, 2, 3, 4, 8]))
+        registry.closed_ms += rng.choice([0, 1, 500])
+        for process in self.world.processes:
+            if rng.random() < 0.5:
+                registry.renew(process.view)
+
+    def _one(self) -> None:
+        operation, parameters = self.grammar.request()
+        process = self.rng.choice(self.world.processes)
+        if not _is_consistent(operation, parameters):
+            self.world.registry.renew(process.view)
+        self.count += 1
+        self.spread += self._touches_spread(msgspec.json.encode(parameters).decode())
+        if operation == "Scan" or parameters.get("IndexName") == "by-kind":
+            self._compare_pages(operation, parameters, process)
+        elif operation == "Query":
+            self._compare_query(parameters, process)
+        else:
+            self._compare(operation, parameters, process)
+
+    def _touches_spread(self, request: str) -> bool:
+        layout = self.world.registry.layout
+        return (
+            any(
+                f'"{key}"' in request and layout(self.world.label(key)).max_buckets > 1
+                for key in HOT
+            )
+            or '"T#' in request
+            or "Scan" in request
+        )
+
+    def _compare(self, operation: str, parameters: Body, process: Process) -> Body:
+        plain = outcome(self.world.plain.send, operation, parameters)
+        found = outcome(process.send, operation, parameters)
+        self.errors += "error" in plain
+        if plain.get("error") == REUSED and found.get("error") == "ValidationException":
+            return plain  # a wrong expression with a token of another request: either error is due
+        assert _comparable(found) == _comparable(plain), (operation, parameters)
+        return plain
+
+    def _compare_query(self, parameters: Body, process: Process) -> None:
+        """Follow the pages of a query for a while: each must be the same."""
+        for _ in range(self.rng.choice([1, 1, 3, 8])):
+            answer = self._compare("Query", parameters, process)
+            if "LastEvaluatedKey" not in answer:
+                return
+            if self.rng.random() < 0.3:
+                self._change()
+            process = self.rng.choice(self.world.processes)
+            if not parameters.get("ConsistentRead"):
+                self.world.registry.renew(process.view)
+            parameters = {**parameters, "ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+    def _compare_pages(self, operation: str, parameters: Body, process: Process) -> None:
+        plain = _all_segments(self.world.plain.send, operation, parameters)
+        found = _all_segments(process.send, operation, parameters)
+        assert found == plain, (operation, parameters)
+        self.errors += "error" in plain
+
+
+def _is_consistent(operation: str, parameters: Body) -> bool:
+    """Whether the request may meet a view that is behind: it reads strongly, or it writes."""
+    if operation in ("GetItem", "Query"):
+        return bool(parameters.get("ConsistentRead"))
+    if operation == "BatchGetItem":
+        items = parameters.get("RequestItems")
+        wanted = items.get(TABLE) if isinstance(items, dict) else None
+        return isinstance(wanted, dict) and bool(wanted.get("ConsistentRead"))
+    return operation != "Scan"
+
+
+def _all_segments(send: Any, operation: str, parameters: Body) -> Body:
+    """Return the rows of all segments. A key may be in another segment if it is spread."""
+    total = parameters.get("TotalSegments")
+    if not isinstance(total, int) or "Segment" not in parameters:
+        return _all_pages(send, operation, parameters)
+    parts = [
+        _all_pages(send, operation, {**parameters, "Segment": number}) for number in range(total)
+    ]
+    if "error" in parts[0]:
+        return parts[0]
+    rows = sorted(row for part in parts for row in part["rows"])
+    counts = [sum(part["counts"][place] for part in parts) for place in (0, 1)]
+    return {"rows": rows, "counts": counts, "fields": parts[0]["fields"]}
+
+
+def _all_pages(send: Any, operation: str, parameters: Body) -> Body:
+    """Return the rows of all pages in an order of their own, the counts, or the error."""
+    rows: list[str] = []
+    counts = [0, 0]
+    fields: set[str] = set()
+    for _ in range(PAGES_MAX):
+        answer = outcome(send, operation, parameters)
+        if "error" in answer:
+            return answer
+        rows += [msgspec.json.encode(_ordered(item)).decode() for item in answer.get("Items", ())]
+        counts = [counts[0] + answer["Count"], counts[1] + answer["ScannedCount"]]
+        fields.update(answer)
+        if "LastEvaluatedKey" not in answer:
+            return {"rows": sorted(rows), "counts": counts, "fields": fields - {"LastEvaluatedKey"}}
+        parameters = {**parameters, "ExclusiveStartKey": answer["LastEvaluatedKey"]}
+    raise AssertionError("the pages do not end")
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _ordered(value[name]) for name in sorted(value)}
+    return value
+
+
+def _comparable(answer: Body) -> Body:
+    """Return an answer without its costs, which differ, and with batches in one order."""
+    shown = {name: value for name, value in answer.items() if name != "ConsumedCapacity"}
+    if "ConsumedCapacity" in answer:
+        used = answer["ConsumedCapacity"]
+        shown["consumed"] = sorted(used) if isinstance(used, dict) else len(used)
+        if "Partition" in shown["consumed"]:
+            shown["consumed"].remove("Partition")
+    if isinstance(shown.get("Responses"), dict):
+        shown["Responses"] = {
+            name: sorted(msgspec.json.encode(_ordered(item)) for item in items)
+            for name, items in shown["Responses"].items()
+        }
+    return shown
