@@ -34,6 +34,15 @@ class Engine:
             config=Config(max_pool_connections=64, **config),
         )
 
+    def client(self) -> Any:
+        return boto3.client(
+            "dynamodb",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="any",  # noqa: S106 (the engine takes any)
+        )
+
     def make_table(self, name: str, sort_type: str = "S", **config: Any) -> Any:
         table = self.resource(**config).create_table(
             TableName=name,

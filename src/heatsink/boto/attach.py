@@ -93,6 +93,9 @@ class Attachment:
 
             attachment.add(another_client)
         """
+        for table in self._tables.values():
+            if table.append_only:
+                self._background.declare_append_only(table.name)
         if hasattr(target, "_get_connection"):  # a model of PynamoDB
             target = target._get_connection()
         target = getattr(target, "connection", target)
@@ -151,11 +154,18 @@ class Attachment:
     def pin(self, table: str, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat.
 
-        Raises as `explain` does::
+        Raises as `explain` does, and if the table's adoption is not complete::
 
             attachment.pin("chat", "room-7", buckets=8, reason="launch at noon")
         """
-        self._background.client.pin(self._subject(table, key), buckets=buckets, reason=reason)
+        subject = self._subject(table, key)
+        if not self._background.may_spread(subject):
+            raise InvalidSetting(
+                f"the adoption of table {table} is not complete, so no key of it gets a second "
+                f"bucket: run heatsink adopt {table} --complete once no other program writes to it",
+                field="table",
+            )
+        self._background.client.pin(subject, buckets=buckets, reason=reason)
 
     def unpin(self, table: str, key: str) -> None:
         """Remove a key's pin, so that the policy sets its buckets again.

@@ -15,6 +15,8 @@ from heatsink.client.settings import ConnectOptions
 from heatsink.errors import Closed, Retryable, Throttled
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.keys import partition_of
+from heatsink.primitives.subjects import Subject
+from heatsink.registry.adoption import Adoptions, append_only
 from heatsink.registry.layouts import Layout
 
 Result = TypeVar("Result")
@@ -160,6 +162,19 @@ class Background:
     def layout(self, key: str) -> Layout:
         """Read a key's layout from the registry's store."""
         return self.start_layout(key).result()
+
+    def declare_append_only(self, table: str) -> None:
+        """Let the leader spread keys of a table that other programs still write to."""
+        note = append_only(table)
+        if note.key not in self.view.pins:
+            publish = partial(self.registry.publish, [note], None)
+            self._loop.call(self._backoff.call, publish, "", self._backoff.deadline_s())
+
+    def may_spread(self, subject: Subject) -> bool:
+        """Return whether the leader may give a subject several buckets. Renews the view if not."""
+        if not Adoptions(self.view).allow(subject):
+            self.renew()
+        return Adoptions(self.view).allow(subject)
 
     def now_ms(self) -> int:
         return self.registry.now_ms()

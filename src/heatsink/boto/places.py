@@ -14,14 +14,14 @@ from typing import Any
 
 from heatsink.client.urls import open_stores
 from heatsink.door.keys import comparable, hashed_bytes, registry_key, subject_in
-from heatsink.door.places import completed_ms
 from heatsink.door.times import TimeOf, careful
 from heatsink.errors import InvalidId
 from heatsink.primitives.checks import check_text
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import seeded_hash
-from heatsink.primitives.subjects import Kind, Subject
-from heatsink.registry.decisions import PIN, Decision, View
+from heatsink.primitives.subjects import Subject
+from heatsink.registry.adoption import completed_ms, completion
+from heatsink.registry.decisions import View
 from heatsink.registry.layouts import COLD, Epoch, Layout
 from heatsink.registry.registry import Registry
 
@@ -116,8 +116,7 @@ class KeyPlaces:
 class Adoption:
     """Finds in the view since when a table is fully adopted; cached until the view changes.
 
-    The registry stores this time in the name of a reserved key that is pinned to one bucket. So the
-    time reaches every process, as all decisions do. The coordinator ignores this pin.
+    `registry.adoption` says how the registry stores this time.
     """
 
     def __init__(self, table: str, view: View) -> None:
@@ -150,8 +149,7 @@ async def adopt(url: str, table: str, complete: bool, clock: Clock) -> float:
         if not complete or found_ms < float("inf"):
             return found_ms
         await registry.keep_ahead(leads=False)
-        note = Subject(Kind.ADOPTED, f"{table}/{registry.view.horizon_ms}")
-        await registry.publish([Decision(note, PIN, 1, "adoption is complete")], term=None)
+        await registry.publish([completion(table, registry.view.horizon_ms)], term=None)
         return completed_ms(registry.view, table)
     finally:
         await stores.close()

@@ -69,6 +69,11 @@ class Table:
         self._pool = ThreadPoolExecutor(PARALLEL_QUERIES, "heatsink-query")
         parts = (self._places, self._calls, self._background, self._pool)
         self._queries = Queries(self._keys, *parts)
+        try:
+            self._background.declare_append_only(self.name)
+        except BaseException:
+            self.close()
+            raise
 
     def put_item(self, *, Item: Item, **others: Any) -> dict[str, Any]:  # noqa: N803 (boto3's name)
         """Write an item, or replace the item with the same keys.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from heatsink.errors import InvalidKey
 from heatsink.primitives.keys import seeded_hash
-from heatsink.primitives.subjects import Kind
+from heatsink.registry.adoption import completed_ms
 from heatsink.registry.decisions import View
 from heatsink.registry.layouts import Epoch, Layout
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
@@ -180,15 +180,19 @@ class Places:
         time_ms = self.table.rule_of(keys.sort).time_ms(keys.sort)
         return time_ms is not None and time_ms < self.complete_ms
 
+    def is_adopted(self, layout: Layout) -> bool:
+        """Return whether the adoption was complete before a key got its second bucket."""
+        if self.table.append_only or len(layout.epochs) == 1:
+            return True
+        first_ms = next((e.start_ms for e in layout.epochs if e.buckets > 1), None)
+        return first_ms is None or first_ms >= self.complete_ms
+
     def check_adopted(self, layout: Layout) -> None:
         """Raise if a key was spread before the adoption of its table was complete.
 
         Then an item could be in two places, and conditions and updates would go wrong.
         """
-        if self.table.append_only or len(layout.epochs) == 1:
-            return
-        first_ms = next((e.start_ms for e in layout.epochs if e.buckets > 1), None)
-        if first_ms is not None and first_ms < self.complete_ms:
+        if not self.is_adopted(layout):
             raise refusal(
                 f"table {self.table.name} has a key with several buckets, but its adoption is not "
                 f"complete. Run heatsink adopt {self.table.name} --complete once no other program "
@@ -229,13 +233,6 @@ def shown_item(item: Body, partition_key: str) -> Body:
     if value is None or TAG not in value.get("S", ""):
         return item
     return {**item, partition_key: {"S": application_key(value["S"])}}
-
-
-def completed_ms(view: View, table: str) -> float:
-    """Return since when a table's adoption is complete, by the registry; infinite if it is not."""
-    adopted = (p.subject.name for p in list(view.pins.values()) if p.subject.kind is Kind.ADOPTED)
-    notes = (name.rpartition("/") for name in adopted)
-    return min((int(time) for name, _, time in notes if name == table), default=float("inf"))
 
 
 def _normal(value: Mapping[str, str]) -> Body:

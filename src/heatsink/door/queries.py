@@ -40,7 +40,7 @@ from .pages import (
     without_local,
 )
 from .places import Keys, Places, check_not_reserved
-from .protocol import Body, Call, LayoutOf, Need, Steps, WireError, checked, refusal
+from .protocol import Body, Call, LayoutOf, Need, Renew, Steps, WireError, checked, refusal
 from .rewriting import NAMES, VALUES
 
 PAGE_BYTES_MAX = 1_024 * 1_024
@@ -135,7 +135,7 @@ def query(places: Places, parameters: Body, view: View) -> Steps:
     whole: list[Need] = [Call("Query", parameters, label)]
     answers = checked((yield [*whole, truth] if truth else whole))
     if truth is not None:
-        merge.plan(answers[1], float("inf"))
+        yield from merge.learn(answers[1])
     if merge.is_bare:
         return shown_page(answers[0], places)
     return (yield from merge.steps(None))
@@ -250,6 +250,12 @@ class Merge:
             if bucket not in self._sources:
                 self._sources[bucket] = Source(bucket, self._start)
 
+    def learn(self, layout: Layout) -> Generator[list[Need], list[Any], None]:
+        """Plan by a layout that was just read. The view may not know of the adoption yet."""
+        if not self._places.is_adopted(layout):
+            checked((yield [Renew()]))
+        self.plan(layout, float("inf"))
+
     def _buckets(self, layout: Layout) -> list[int | None]:
         asked = self._asked
         if asked.of_index is not None:
@@ -308,7 +314,7 @@ class Merge:
         for source, answer in zip(empty, answers, strict=False):
             self._feed(source, answer)
         if truth is not None:
-            self.plan(answers[-1], float("inf"))
+            yield from self.learn(answers[-1])
 
     def _rows_wanted(self) -> int:
         """Return how many rows to read from each place: its expected share, and a margin."""
