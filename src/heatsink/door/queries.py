@@ -125,8 +125,8 @@ def query(places: Places, parameters: Body, view: View) -> Steps:
     if not label:
         [answer] = checked((yield [Call("Query", parameters)]))
         return shown_page(answer, places)
-    merge = Merge(places, parameters, asked, start)
-    merge.plan(view.layout(label), view.horizon_ms)
+    merge = Merge(places, parameters, asked, (start, view.horizon_ms))
+    merge.plan(view.layout(label))
     truth = None
     if asked.request.consistent_read and _passes(places.table, asked, view.horizon_ms):
         truth = LayoutOf(label)
@@ -223,38 +223,40 @@ class Source:
 class Merge:
     """One page of a query, made from the rows of several places."""
 
-    def __init__(self, places: Places, parameters: Body, asked: Asked, start: Body | None) -> None:
+    def __init__(
+        self, places: Places, parameters: Body, asked: Asked, since: tuple[Body | None, int]
+    ) -> None:
+        """`since` are the starting key, and the horizon: layouts are final for times below it."""
         self._places = places
         self._table = places.table
         self._asked = asked
-        self._start = start
+        self._start, self._final_ms = since
         self._plain = without_local(parameters)
         self._sources: dict[int | None, Source] = {}
         self._page = Page(asked.given, asked.request.select == "COUNT", [])
         self._bytes = 0
         self._capacities: list[Any] = []
         self._layout: Layout | None = None
-        self._final_ms: float = 0
         self._last: tuple[Rule, int] | None = None
         names = asked.of_index.sort_keys if asked.of_index else ()
         self._order = (*names, self._table.sort_key)
 
-    def plan(self, layout: Layout, final_ms: float) -> None:
-        """Ask the places that can hold rows of the query by a layout.
-
-        The layout is complete for times below `final_ms`.
-        """
+    def plan(self, layout: Layout) -> None:
+        """Ask the places that can hold rows of the query by a layout."""
         self._places.check_adopted(layout)
-        self._layout, self._final_ms = layout, final_ms
+        self._layout = layout
         for bucket in self._buckets(layout):
             if bucket not in self._sources:
                 self._sources[bucket] = Source(bucket, self._start)
 
     def learn(self, layout: Layout) -> Generator[list[Need], list[Any], None]:
-        """Plan by a layout that was just read. The view may not know of the adoption yet."""
+        """Plan by a layout that was just read. The view may not know of the adoption yet.
+
+        Epochs may follow that this layout lacks. So it does not place rows past the horizon.
+        """
         if not self._places.is_adopted(layout):
             checked((yield [Renew()]))
-        self.plan(layout, float("inf"))
+        self.plan(layout)
 
     def _buckets(self, layout: Layout) -> list[int | None]:
         asked = self._asked

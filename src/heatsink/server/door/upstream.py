@@ -13,7 +13,7 @@ import msgspec
 from heatsink.client.heatsink import Heatsink
 from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, described
-from heatsink.door.drivers import AsyncDriver, of_heatsink
+from heatsink.door.drivers import AsyncDriver, OwnRegistry, of_heatsink
 from heatsink.door.protocol import Body, Call, WireError
 from heatsink.errors import HeatsinkError, InvalidSetting
 from heatsink.stores.dynamodb.client import THROTTLING, DynamoClient, DynamoFailure
@@ -83,7 +83,7 @@ class Spreading:
         self._registry = parts.registry
         self._tracker = parts.tracker
         self._core = Core(tables, self._registry.view, self._registry.meta.seed, parts.tracker)
-        self._driver = AsyncDriver(self._send, self._registry, parts.backoff)
+        self._driver = AsyncDriver(self._send, OwnRegistry(self._registry, parts.backoff))
         self._declared = frozenset(table.name for table in tables)
 
     async def answer(self, operation: str, body: bytes) -> Given:

@@ -1,0 +1,308 @@
+"""A simulation of processes that use one spread table while everything goes wrong.
+
+Processes run operations of the core, one upstream call at a time, in a random order. Calls and
+answers get lost, processes die between two calls, layouts change, views are stale. Every operation
+leaves its mark in the history of the items that it touched. `linearizable` then looks for an order
+of the operations on an item that explains all answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from heatsink.door.protocol import Body, Call, LayoutOf, Need, Reach, Renew, Steps, WireError
+
+from .grammar import text_of
+from .world import TABLE, Process, World
+
+KEYS = ["room", "lobby"]
+LOST = WireError(0, {"__type": "Lost", "message": "the answer got lost"})
+UNKNOWN = "unknown"
+State = dict[str, Any] | None
+
+
+@dataclass
+class Event:
+    """One operation on one item: what it does, when, and what its answer says about the item."""
+
+    what: str
+    value: str
+    began: int
+    ended: float = float("inf")
+    result: Any = UNKNOWN
+
+    def outcomes(self, state: State) -> Iterator[tuple[Any, State]]:
+        """Yield the answer and the next state if the operation takes effect now."""
+        n = 0 if state is None else state["n"]
+        if self.what == "put":
+            yield "ok", {"v": self.value, "n": 0}
+        elif self.what == "create":
+            yield ("refused", state) if state else ("ok", {"v": self.value, "n": 0})
+        elif self.what == "add":
+            changed = {"v": state["v"] if state else "", "n": n + 1}
+            yield n + 1, changed
+        elif self.what == "delete":
+            yield n if state else None, None
+        elif self.what == "exists":
+            yield ("ok" if state else "refused"), state
+        else:
+            yield None if state is None else (state["v"], state["n"]), state
+
+
+def linearizable(events: list[Event]) -> bool:
+    """Return whether some order of the events explains all their answers.
+
+    An event without an answer may have taken effect at any time after it began, or never.
+    """
+    events = [one for one in events if one.what != "get" or one.result != UNKNOWN]
+    seen: set[tuple[frozenset[int], str]] = set()
+    pending: list[tuple[frozenset[int], State]] = [(frozenset(range(len(events))), None)]
+    while pending:
+        left, state = pending.pop()
+        if all(events[one].result == UNKNOWN for one in left):
+            return True
+        mark = (left, repr(state))
+        if mark in seen:
+            continue
+        seen.add(mark)
+        first_end = min(events[one].ended for one in left)
+        for one in left:
+            event = events[one]
+            if event.began > first_end:
+                continue
+            for result, after in event.outcomes(state):
+                if event.result in (UNKNOWN, result):
+                    pending.append((left - {one}, after))
+    return False
+
+
+@dataclass
+class Running:
+    """An operation under way: its steps, the needs that are not met yet, and its events."""
+
+    steps: Steps
+    events: dict[str, Event]
+    operation: str
+    parameters: Body
+    needs: list[Need] = field(default_factory=list)
+    answers: dict[int, Any] = field(default_factory=dict)
+    rows: dict[str, Any] = field(default_factory=dict)
+
+
+class Client(Process):
+    """A process that runs one operation at a time."""
+
+    running: Running | None = None
+
+
+class Simulation:
+    """Some processes, a few items, and a history for each item."""
+
+    def __init__(self, seed: int, *, losses: float = 0.03) -> None:
+        self.rng = Random(seed)
+        self.world = World()
+        self.losses = losses
+        self.clients = [self._client() for _ in range(4)]
+        self.now = 0
+        self.history: dict[str, list[Event]] = {}
+        self.applied = 0
+        self._numbers = iter(range(10**9))
+        self._items: list[Body] = []
+
+    def _client(self) -> Client:
+        world = self.world
+        return Client(world.table, world.stored, world.registry)
+
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            self.now += 1
+            self._disturb()
+            client = self.rng.choice(self.clients)
+            if client.running is None:
+                self._start(client)
+            else:
+                self._step(client, client.running)
+
+    def _disturb(self) -> None:
+        rng, registry = self.rng, self.world.registry
+        if rng.random() < 0.02:
+            registry.closed_ms += rng.choice([1, 20, 200])
+            label = self.world.label(rng.choice(KEYS))
+            if not registry.layout(label).full:
+                registry.spread(label, rng.choice([1, 2, 5, 8]))
+        if rng.random() < 0.02:
+            registry.renew(rng.choice(self.clients).view)
+        if rng.random() < 0.01:
+            number = rng.randrange(len(self.clients))
+            self.clients[number] = self._client()  # it died, whatever it was doing
+
+    def _key(self) -> Body:
+        rng = self.rng
+        if self._items and rng.random() < 0.8:
+            return dict(rng.choice(self._items[-8:]))
+        time_ms = self.world.registry.closed_ms + rng.randint(-60, 40)
+        kind = rng.choice([f"MSG#{text_of(time_ms)}#{rng.randint(0, 9)}"] * 4 + ["META", "T#1"])
+        key = {"pk": {"S": rng.choice(KEYS)}, "sk": {"S": kind}}
+        self._items.append(key)
+        return dict(key)
+
+    def _start(self, client: Client) -> None:
+        rng, key = self.rng, self._key()
+        what = rng.choice(["put", "create", "add", "add", "delete", "get", "get", "query", "pay"])
+        value = f"v{next(self._numbers)}"
+        events, operation, given = self._request(what, key, value)
+        for name, event in events.items():
+            self.history.setdefault(name, []).append(event)
+        parameters = given if operation.startswith("Transact") else {"TableName": TABLE, **given}
+        self._begin(client, Running(iter(()), events, operation, parameters))  # type: ignore[arg-type]
+
+    def _begin(self, client: Client, running: Running) -> None:
+        steps = client.core.begin(running.operation, running.parameters)
+        running.steps = _passed(running) if steps is None else steps
+        client.running = running
+        self._advance(client, running, None)
+
+    def _request(self, what: str, key: Body, value: str) -> tuple[dict[str, Event], str, Body]:
+        event = {name_of(key): Event(what, value, self.now)}
+        item = {**key, "v": {"S": value}, "n": {"N": "0"}}
+        adding = {
+            "Key": key,
+            "UpdateExpression": "ADD n :one SET v = if_not_exists(v, :none)",
+            "ExpressionAttributeValues": {":one": {"N": "1"}, ":none": {"S": ""}},
+        }
+        if what == "put":
+            return event, "PutItem", {"Item": item}
+        if what == "create":
+            condition = self.rng.choice(["attribute_not_exists(pk)", "NOT pk = :p", "pk <> :p"])
+            values = {"ExpressionAttributeValues": {":p": key["pk"]}} if ":p" in condition else {}
+            return event, "PutItem", {"Item": item, "ConditionExpression": condition, **values}
+        if what == "add":
+            return event, "UpdateItem", {**adding, "ReturnValues": "ALL_NEW"}
+        if what == "delete":
+            return event, "DeleteItem", {"Key": key, "ReturnValues": "ALL_OLD"}
+        if what == "get":
+            return event, "GetItem", {"Key": key, "ConsistentRead": True}
+        other = self._key()
+        if what == "pay" and other != key:
+            events = {
+                name_of(key): Event("exists", "", self.now),
+                name_of(other): Event("put", value, self.now),
+            }
+            put = {**other, "v": {"S": value}, "n": {"N": "0"}}
+            check = {"Key": key, "ConditionExpression": "attribute_exists(pk)"}
+            actions = [
+                {"ConditionCheck": {"TableName": TABLE, **check}},
+                {"Put": {"TableName": TABLE, "Item": put}},
+            ]
+            return events, "TransactWriteItems", {"TransactItems": actions}
+        return self._query(key)
+
+    def _query(self, key: Body) -> tuple[dict[str, Event], str, Body]:
+        """Read a whole collection in pages: it reads each of its items once."""
+        items = {name_of(one): one for one in self._items if one["pk"] == key["pk"]}
+        given: Body = {
+            "KeyConditionExpression": "pk = :p",
+            "ExpressionAttributeValues": {":p": key["pk"]},
+            "ConsistentRead": True,
+            "ScanIndexForward": self.rng.random() < 0.5,
+        }
+        if self.rng.random() < 0.7:
+            given["Limit"] = self.rng.choice([2, 5])
+        return {name: Event("get", "", self.now) for name in items}, "Query", given
+
+    def _step(self, client: Client, running: Running) -> None:
+        """Meet one need of an operation. When all are met, let the operation go on."""
+        left = [n for n in range(len(running.needs)) if n not in running.answers]
+        number = self.rng.choice(left)
+        running.answers[number] = self._meet(client, running.needs[number])
+        if len(left) == 1:
+            answers = [running.answers[n] for n in range(len(running.needs))]
+            self._advance(client, running, answers)
+
+    def _meet(self, client: Client, need: Need) -> Any:
+        if not isinstance(need, Call):
+            assert isinstance(need, LayoutOf | Reach | Renew)
+            return client.meet(need)
+        roll = self.rng.random()
+        if roll < self.losses:
+            return LOST
+        answer = client.meet(need)
+        return LOST if roll < 2 * self.losses else answer
+
+    def _advance(self, client: Client, running: Running, answers: list[Any] | None) -> None:
+        try:
+            running.needs = next(running.steps) if answers is None else running.steps.send(answers)
+            running.answers = {}
+        except StopIteration as end:
+            self._ended(client, running, end.value)
+        except WireError as error:
+            self._failed(client, running, error)
+
+    def _ended(self, client: Client, running: Running, answer: Body) -> None:
+        if running.operation == "Query":
+            for item in answer["Items"]:
+                name = name_of(item)
+                assert name not in running.rows, f"{name} is on two pages"
+                running.rows[name] = seen(item)
+            if "LastEvaluatedKey" in answer:
+                start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+                running.parameters = {**running.parameters, **start}
+                self._begin(client, running)
+                return
+            results = {name: running.rows.get(name) for name in running.events}
+        else:
+            results = {name: _result(event, answer) for name, event in running.events.items()}
+        for name, event in running.events.items():
+            event.ended, event.result = self.now, results[name]
+        client.running = None
+
+    def _failed(self, client: Client, running: Running, error: WireError) -> None:
+        client.running = None
+        if error is LOST or error.code == "Lost":
+            return
+        refused = "ConditionalCheckFailedException", "TransactionCanceledException"
+        assert error.code in refused, error
+        if running.operation == "TransactWriteItems":
+            for name, event in running.events.items():
+                if event.what == "exists":
+                    event.ended, event.result = self.now, "refused"
+                else:
+                    self.history[name].remove(event)  # the transaction wrote nothing
+            return
+        [event] = running.events.values()
+        event.ended, event.result = self.now, "refused"
+
+    def check(self) -> None:
+        """Raise `AssertionError` for an item whose history has no explanation."""
+        for name, events in self.history.items():
+            assert linearizable(events), f"{name}: {events}"
+
+
+def _passed(running: Running) -> Steps:
+    """Send a request upstream as it is."""
+    [answer] = yield [Call(running.operation, running.parameters)]
+    if isinstance(answer, WireError):
+        raise answer
+    return dict(answer)
+
+
+def name_of(key: Body) -> str:
+    return f"{key['pk']['S']} {key['sk']['S']}"
+
+
+def seen(item: Body) -> tuple[str, int]:
+    return item["v"]["S"], int(item["n"]["N"])
+
+
+def _result(event: Event, answer: Body) -> Any:
+    """Return what an answer says, as `Event.outcomes` does."""
+    if event.what == "add":
+        return int(answer["Attributes"]["n"]["N"])
+    if event.what == "delete":
+        return int(answer["Attributes"]["n"]["N"]) if "Attributes" in answer else None
+    if event.what == "get":
+        return seen(answer["Item"]) if "Item" in answer else None
+    return "ok"
