@@ -20,7 +20,6 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.subjects import subject_of
 from heatsink.reads.policy import NearPolicy, NearRules
-from heatsink.registry.adoption import Adoptions
 from heatsink.registry.decisions import BUCKETS, Decision
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -100,9 +99,8 @@ class Coordination:
         )
         self.leader = Leader(registry, lease, hooks)
         self.rules = settings.buckets
-        self._adoptions = Adoptions(registry.view)
         self._policy, self._near_policy = BucketPolicy(self.rules), NearPolicy(settings.near)
-        self._keys = ControlLoop(self.watch.observe, self._policy, self._publish)
+        self._keys = ControlLoop(self.watch.observe, self._policy, self.leader.publish)
         reads = NearWatch(self.watch, self._near_policy, self.leader, near, clock)
         show = [] if stores.board is None else [HeatShow(self.watch, stores.board)]
         loops: list[Turn] = [self._keys, *show, reads, *make_loops(self.leader)]
@@ -110,10 +108,6 @@ class Coordination:
         self._registry = registry
         self._board = stores.board
         self._backoff = backoff
-
-    async def _publish(self, decisions: list[Decision]) -> list[Decision]:
-        """Publish decisions on keys, apart from keys of tables that may not be spread yet."""
-        return await self.leader.publish([d for d in decisions if self._adoptions.allow(d.subject)])
 
     def adopt(self, rules: BucketRules, near: NearRules, report: ReportSettings) -> None:
         """Decide by these rules, and count heat as servers report it, from now on."""

@@ -14,7 +14,8 @@ from typing import Generic, Protocol, TypeVar
 from heatsink.errors import Deposed, HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Attribute, Hooks
-from heatsink.primitives.subjects import Subject
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.registry.adoption import Adoptions
 from heatsink.registry.decisions import Decision
 from heatsink.registry.registry import Registry
 
@@ -37,6 +38,7 @@ class Leader:
 
     def __init__(self, registry: Registry, lease: Lease, hooks: Hooks = NO_HOOKS) -> None:
         self._registry = registry
+        self._adoptions = Adoptions(registry.view)
         self._lease = lease
         self._hooks = hooks
 
@@ -52,10 +54,12 @@ class Leader:
     async def publish(self, decisions: list[Decision]) -> list[Decision]:
         """Publish decisions, and return those that changed something.
 
-        If another process has become leader, publish nothing and stop leading.
+        Keys of a user's own table stay as they are until the registry allows to spread them. If
+        another process has become leader, publish nothing and stop leading.
         """
+        allowed = [d for d in decisions if d.subject.kind is not Kind.TABLE or self._allow(d)]
         try:
-            published = await self._registry.publish(decisions, self._lease.term)
+            published = await self._registry.publish(allowed, self._lease.term)
         except Deposed:
             self._lease.lose()
             return []
@@ -63,6 +67,9 @@ class Leader:
             self._tell(decision)
         await self._registry.tell()
         return published
+
+    def _allow(self, decision: Decision) -> bool:
+        return self._adoptions.allow(decision.subject)
 
     def _tell(self, decision: Decision) -> None:
         message = f"{decision.subject.words}: {decision.words} ({decision.reason})"
