@@ -34,6 +34,7 @@ NAMES = (
     "adaptive",
     "dynamodb",
     "dynamodb_client",
+    "door",
     "registry_reads",
     "fleet",
     "jump",

@@ -24,7 +24,7 @@ import msgspec
 from heatsink.client.settings import ConnectOptions
 from heatsink.coordinator.explainer import Explanation
 from heatsink.door.core import ADMINISTRATION, Core
-from heatsink.door.declaration import SpreadTable, described
+from heatsink.door.declaration import SpreadTable, check_sample, described, sampling
 from heatsink.door.drivers import AsyncDriver, BlockingDriver, of_heatsink
 from heatsink.door.keys import check_partition_value, subject_in
 from heatsink.door.protocol import Body, Call, WireError
@@ -282,10 +282,11 @@ class _BlockingHook(_Hook):
 
     def describe(self) -> Core:
         """Check the declarations against the tables. Raises `InvalidSetting` or `WireError`."""
-        tables = [
-            described(table, self._send(_describing(table))["Table"])
-            for table in self._declared.values()
-        ]
+        tables = []
+        for table in self._declared.values():
+            found = self._send(_describing(table))
+            tables.append(described(table, found["Table"]))
+            check_sample(tables[-1], self._send(_sampling(table))["Items"])
         return self.declare(tables)
 
     def _send(self, call: Call) -> Body:
@@ -328,10 +329,11 @@ class _AsyncHook(_Hook):
         """Check the declarations against the tables. Raises `InvalidSetting` or `WireError`."""
         async with self._describing:
             if self._core is None:
-                tables = [
-                    described(table, (await self._send(_describing(table)))["Table"])
-                    for table in self._declared.values()
-                ]
+                tables = []
+                for table in self._declared.values():
+                    found = await self._send(_describing(table))
+                    tables.append(described(table, found["Table"]))
+                    check_sample(tables[-1], (await self._send(_sampling(table)))["Items"])
                 return self.declare(tables)
         return self._core
 
@@ -369,6 +371,10 @@ class _ThreadedRegistry:
 
 def _describing(table: SpreadTable) -> Call:
     return Call("DescribeTable", {"TableName": table.name})
+
+
+def _sampling(table: SpreadTable) -> Call:
+    return Call("Scan", sampling(table))
 
 
 def _body(status: int, content: bytes) -> Body:

@@ -52,7 +52,8 @@ class Core:
     """Operations on declared tables. One core serves all threads of a process."""
 
     def __init__(self, tables: Iterable[SpreadTable], view: View, seed: bytes, heat: Heat) -> None:
-        self.places = {table.name: Places(table, view, seed) for table in tables}
+        self.tables = tuple(tables)
+        self.places = {table.name: Places(table, view, seed) for table in self.tables}
         self._view = view
         self._heat = heat
 

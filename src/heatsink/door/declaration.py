@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from heatsink.errors import InvalidId, InvalidSetting
 from heatsink.primitives.checks import check_text, check_whole, shown
-from heatsink.stores.dynamodb.wire.values import Native
+from heatsink.stores.dynamodb.wire.values import Native, native
 
 from .times import TimeOf, careful
 
@@ -261,3 +262,60 @@ def _check_index(declared: SpreadTable, index: Index) -> None:
             "so buckets would change its order: name it in unused_indexes if no request uses it",
             field="unused_indexes",
         )
+
+
+SAMPLE = 200
+"""How many items of a table to look at when it is declared."""
+ENOUGH = 10
+
+
+def sampling(declared: SpreadTable) -> dict[str, Any]:
+    """Return the parameters of the Scan whose items `check_sample` takes."""
+    return {
+        "TableName": declared.name,
+        "Limit": SAMPLE,
+        "ProjectionExpression": "#p, #s",
+        "ExpressionAttributeNames": {"#p": declared.partition_key, "#s": declared.sort_key},
+    }
+
+
+def check_sample(declared: SpreadTable, items: Iterable[Mapping[str, Any]]) -> None:
+    """Check the rules of a table against some of its items, in wire form.
+
+    Raises `InvalidSetting` if the times in sort keys do not grow with the sort keys, or if no sort
+    key of a rule carries a time. Then the function `time_of` of the rule does not fit the table.
+    """
+    found: dict[tuple[str, Rule], list[Native]] = {}
+    for item in items:
+        sort = native(item[declared.sort_key])
+        key = str(item[declared.partition_key].get("S"))
+        found.setdefault((key, declared.rule_of(sort)), []).append(sort)
+    seen: dict[Rule, tuple[int, int]] = {}
+    for (key, rule), sorts in found.items():
+        if rule.time_of is None:
+            continue
+        timed = [(sort, rule.time_ms(sort)) for sort in sorted(sorts)]
+        _check_growth(declared, key, [(s, time) for s, time in timed if time is not None])
+        with_time, count = seen.get(rule, (0, 0))
+        times = sum(time is not None for _, time in timed)
+        seen[rule] = (with_time + times, count + len(timed))
+    for rule, (with_time, count) in seen.items():
+        if count >= ENOUGH and not with_time:
+            raise InvalidSetting(
+                f"none of {count} sort keys of table {declared.name} with the prefix "
+                f"{rule.prefix!r} carries a time that time_of can read, so none would be spread: "
+                "correct time_of, or declare the prefix unspread",
+                field="rules",
+            )
+
+
+def _check_growth(declared: SpreadTable, key: str, timed: list[tuple[Native, int]]) -> None:
+    for (one, earlier_ms), (other, later_ms) in pairwise(timed):
+        if later_ms < earlier_ms - BACKWARDS_MS_MAX:
+            raise InvalidSetting(
+                f"the times in the sort keys of table {declared.name} do not grow with the sort "
+                f"keys: for {shown(key)}, {shown(other)} sorts after {shown(one)}, but its time is "
+                f"{(earlier_ms - later_ms) / 1000:,.0f} s earlier. Rows would be missing from "
+                "queries: correct time_of, or declare the prefix unspread",
+                field="rules",
+            )

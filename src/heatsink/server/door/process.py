@@ -301,6 +301,7 @@ async def _serve(
             )
             hs = await stack.enter_async_context(opening)
             spread = Spreading(tables, hs, client)
+            await spread.open()
         guard = None
         if settings.host not in LOOPBACK_NAMES and settings.keys is not None:
             guard = Guard(KeyFile(settings.keys), clock)

@@ -12,10 +12,11 @@ import msgspec
 
 from heatsink.client.heatsink import Heatsink
 from heatsink.door.core import Core
-from heatsink.door.declaration import SpreadTable, described
+from heatsink.door.declaration import SpreadTable, check_sample, described, sampling
 from heatsink.door.drivers import AsyncDriver, OwnRegistry, of_heatsink
 from heatsink.door.protocol import Body, Call, WireError
 from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.registry.adoption import append_only
 from heatsink.stores.dynamodb.client import THROTTLING, DynamoClient, DynamoFailure
 from heatsink.stores.dynamodb.connections import Answer
 
@@ -103,6 +104,13 @@ class Spreading:
             return passed(answer)
         return Given(OK, encode(await self._driver.run(steps)), "adapted")
 
+    async def open(self) -> None:
+        """Let the leader spread keys of append-only tables, which other programs still write to."""
+        notes = [append_only(table.name) for table in self._core.tables if table.append_only]
+        missing = [note for note in notes if note.key not in self._registry.view.pins]
+        if missing:
+            await self._registry.publish(missing, None)
+
     def _concerns(self, operation: str, body: bytes) -> bool:
         if operation in PARTIQL:
             return True
@@ -147,6 +155,8 @@ async def look_at(tables: Sequence[SpreadTable], client: DynamoClient) -> list[S
         answer = await client.call("DescribeTable", {"TableName": table.name})
         try:
             found.append(described(table, answer.body["Table"]))
+            sample = await client.call("Scan", sampling(table))
+            check_sample(found[-1], sample.body["Items"])
         except InvalidSetting as error:
             raise InvalidSetting(f"table {table.name!r}: {error}", field="tables") from None
     return found

@@ -1,0 +1,106 @@
+"""A declaration that does not fit the table is refused, with the reason."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatsink.door.declaration import (
+    SpreadTable,
+    by_time,
+    check_sample,
+    described,
+    fixed,
+    unspread,
+)
+from heatsink.door.protocol import Body
+from heatsink.door.times import iso_text
+from heatsink.errors import InvalidSetting
+
+from .world import DEFINITION, TABLE, declared
+
+
+def item(sort: str, key: str = "room") -> Body:
+    return {"pk": {"S": key}, "sk": {"S": sort}}
+
+
+def day_first(text: Any) -> int:
+    """A natural mistake: 17-11-2026 does not sort by time."""
+    return int(datetime.strptime(f"{text}+0000", "%d-%m-%Y%z").timestamp() * 1000)
+
+
+def test_times_that_do_not_grow_with_the_sort_keys_are_refused() -> None:
+    rules = [by_time("MSG#", day_first)]
+    table = SpreadTable(TABLE, partition_key="pk", sort_key="sk", rules=rules)
+    items = [item(f"MSG#{day:02}-{month:02}-2026") for day in (1, 17) for month in (10, 11)]
+    with pytest.raises(InvalidSetting, match="do not grow") as refused:
+        check_sample(table, items)
+    assert refused.value.field == "rules"
+    check_sample(table, items[:2])
+
+
+def test_a_rule_that_reads_no_time_is_refused() -> None:
+    rules = [by_time("", iso_text)]
+    table = SpreadTable(TABLE, partition_key="pk", sort_key="sk", rules=rules)
+    with pytest.raises(InvalidSetting, match="none of 12 sort keys"):
+        check_sample(table, [item(f"{number:08}") for number in range(12)])
+    check_sample(table, [item("META"), item("2026-11-17T12:00:00Z")])
+
+
+def test_mixed_collections_and_keys_pass() -> None:
+    sorts = ["META", "MSG#2026-11-17T12:00:00Z", "LOG#2020-01-01T00:00:00Z", "T#x", "MSG#draft"]
+    check_sample(declared(), [item(sort, key) for key in "ab" for sort in sorts])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"AttributeDefinitions": [("pk", "N"), ("sk", "S")]}, "only text can carry"),
+        ({"AttributeDefinitions": [("pk", "B"), ("sk", "S")]}, "only text can carry"),
+        ({"AttributeDefinitions": [("pk", "S"), ("sk", "N")]}, "sort_type='N'"),
+        ({"KeySchema": [("pk", "HASH")]}, "without a sort key"),
+        ({"KeySchema": [("sk", "HASH"), ("pk", "RANGE")]}, "has the keys sk and pk"),
+    ],
+)
+def test_a_key_schema_that_does_not_fit_is_refused(change: Body, words: str) -> None:
+    names = {"AttributeDefinitions": "AttributeType", "KeySchema": "KeyType"}
+    description = {"KeySchema": DEFINITION["KeySchema"], "AttributeDefinitions": []}
+    description["AttributeDefinitions"] = DEFINITION["AttributeDefinitions"]
+    for field, values in change.items():
+        description[field] = [{"AttributeName": n, names[field]: kind} for n, kind in values]
+    with pytest.raises(InvalidSetting, match=words):
+        described(declared(), description)
+
+
+def test_an_index_that_is_sorted_by_the_partition_key_must_be_unused() -> None:
+    inverted = {
+        "IndexName": "inverted",
+        "KeySchema": [
+            {"AttributeName": "sk", "KeyType": "HASH"},
+            {"AttributeName": "pk", "KeyType": "RANGE"},
+        ],
+        "Projection": {"ProjectionType": "ALL"},
+    }
+    description = {**DEFINITION, "GlobalSecondaryIndexes": [inverted]}
+    with pytest.raises(InvalidSetting, match="unused_indexes"):
+        described(declared(), description)
+    found = described(declared(unused_indexes=frozenset({"inverted"})), description)
+    assert set(found.indexes) == {"inverted", "by-score"}
+
+
+def test_numbers_of_buckets_have_limits() -> None:
+    for buckets in (1, 257):
+        with pytest.raises(InvalidSetting, match="buckets"):
+            fixed("T#", buckets=buckets)
+
+
+@given(st.text(max_size=12), st.lists(st.text(max_size=4), unique=True, max_size=5))
+def test_the_longest_prefix_decides(sort: str, prefixes: list[str]) -> None:
+    rules = [unspread(prefix) for prefix in prefixes]
+    table = SpreadTable(TABLE, partition_key="pk", sort_key="sk", rules=rules)
+    fitting = [prefix for prefix in prefixes if sort.startswith(prefix)]
+    assert table.rule_of(sort).prefix == max(fitting, key=len, default="")
