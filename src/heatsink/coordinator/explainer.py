@@ -11,9 +11,10 @@ import msgspec
 from heatsink.heat.count import Tracker
 from heatsink.heat.fleet import FleetHeat
 from heatsink.heat.heat import KeyHeat, PartitionHeat
-from heatsink.primitives.subjects import subject_of
+from heatsink.primitives.subjects import Kind, subject_of
 from heatsink.primitives.words import counted
 from heatsink.reads.near_cache import NearKeys
+from heatsink.registry.adoption import Adoptions
 from heatsink.registry.closed_time import FAR_AHEAD_MS
 from heatsink.registry.decisions import PINNED, Decision
 from heatsink.registry.layouts import Epoch, Layout
@@ -66,6 +67,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """Write units that this process has written to each bucket of the current layout."""
     cool_down_s: float | None = None
     """How long the load must stay low before the key gets fewer buckets; None if it never does."""
+    is_held: bool = False
+    """Whether the key stays in one bucket because its table's adoption is not complete."""
     unpinned_ms: int | None = None
     """When the last pin was withdrawn; None if the key is pinned, or the registry's log no longer
     has it."""
@@ -165,9 +168,22 @@ class Explanation(msgspec.Struct, frozen=True):
             lines.insert(2, f"  but     a clock was far ahead: no new layout before {since}")
         if self.table_refusal:
             lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
+        lines += self._table_lines()
         if self.nobody_leads:
             lines.append(f"  leader  {self.nobody_leads}: {CURE}")
         return lines
+
+    def _table_lines(self) -> list[str]:
+        """What buckets cannot do for a key of a user's own table."""
+        if subject_of(self.key).kind is not Kind.TABLE:
+            return []
+        if self.is_held:
+            done = "run heatsink adopt with --complete once no other program writes to the table"
+            return [f"  but     no second bucket before the table's adoption is complete: {done}"]
+        if self.buckets == 1:
+            return []
+        stay = "nor do items from before the key was spread: they stay where they are"
+        return [f"  but     one item that everybody updates gets no relief, {stay}"]
 
     def _heat_words(self) -> str:
         """The key's heat in words.
@@ -240,6 +256,7 @@ class Explainer:
             store=self._store_can(layout, heat, fleet) if heat and fleet else None,
             table_refusal=self.backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),
+            is_held=not Adoptions(view).allow(subject_of(key)),
             near=self.near_keys.in_force().get(key),
             cool_down_s=rules.cool_down_after(len(layout.epochs)) if rules.shrink else None,
         )

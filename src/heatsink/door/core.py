@@ -37,6 +37,7 @@ _ADMINISTRATION = """
 """
 ADMINISTRATION = frozenset(_ADMINISTRATION.split())
 """Operations that concern no item: they pass as they are."""
+UNUSED = "it is declared in unused_indexes; remove it from there, or use another index"
 PARTIQL = ("ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction")
 
 
@@ -115,7 +116,10 @@ class Core:
     def query(self, places: Places, parameters: Body, _: int) -> Steps | None:
         table, name = places.table, parameters.get("IndexName")
         if isinstance(name, str) and name in table.unused_indexes:
-            return _refused_index(table.name, name)
+            return _refused_index(table.name, name, UNUSED)
+        if name is not None and table.append_only:
+            why = "the table is declared append_only, so rows may be in two places"
+            return _refused_index(table.name, str(name), why)
         index = table.indexes.get(name) if isinstance(name, str) else None
         if index is not None and table.partition_key not in index.partition_keys:
             return guarded(page_of_index(places, parameters, index))
@@ -131,7 +135,7 @@ class Core:
     def scan(self, places: Places, parameters: Body, _: int) -> Steps | None:
         name = parameters.get("IndexName")
         if isinstance(name, str) and name in places.table.unused_indexes:
-            return _refused_index(places.table.name, name)
+            return _refused_index(places.table.name, name, UNUSED)
         return guarded(scan(places, parameters))
 
     def get_item(self, places: Places, parameters: Body, _: int) -> Steps | None:
@@ -198,11 +202,8 @@ def _refused(operation: str, table: str) -> Steps:
     yield []  # makes this a generator
 
 
-def _refused_index(table: str, index: str) -> Steps:
-    raise refusal(
-        f"index {index} of table {table} is declared in unused_indexes: remove it from there, or "
-        "use another index"
-    )
+def _refused_index(table: str, index: str, why: str) -> Steps:
+    raise refusal(f"index {index} of table {table} cannot be used: {why}")
     yield []  # makes this a generator
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Protocol
 
-from heatsink.errors import HeatsinkError, InvalidInput
+from heatsink.errors import HeatsinkError, Retryable
 from heatsink.registry.layouts import Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -155,10 +155,13 @@ def check_ahead(need: Reach, now_ms: int) -> None:
 
 
 def of_heatsink(error: HeatsinkError) -> WireError:
-    """Return an error of Heatsink as an error response of DynamoDB."""
+    """Return an error of Heatsink as an error response of DynamoDB.
+
+    SDKs retry a status of 500 and above, so only errors that a retry may cure get one.
+    """
     if isinstance(error, WireError):
         return error
-    if isinstance(error, InvalidInput):
+    if not isinstance(error, Retryable):
         return refusal(str(error))
     body = {"__type": SERVICE + "InternalServerError", "message": f"Heatsink: {error}"}
     return WireError(UNAVAILABLE, body)

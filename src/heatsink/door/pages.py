@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from heatsink.emulator.indexes import IndexSchema
-from heatsink.emulator.operations.expressions import Expressions
-from heatsink.emulator.operations.keys import KeySchema, KeyTest
-from heatsink.emulator.schema import KeyPart, Schema
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.expressions.key_conditions import KeySchema, KeyTest
+from heatsink.stores.dynamodb.wire.expressions.reading import Expressions
+from heatsink.stores.dynamodb.wire.keys import IndexSchema, KeyPart, Schema
 from heatsink.stores.dynamodb.wire.values import Item
 
 from .declaration import Index, SpreadTable
@@ -37,9 +36,11 @@ def must_be_refused(operation: str, parameters: Body) -> Steps:
     [answer] = yield [Call(operation, parameters)]
     if isinstance(answer, WireError):
         raise answer
+    index = parameters.get("IndexName")
+    about = f" (is the index {index} new? Then attach again, or restart)" if index else ""
     raise refusal(
-        f"this {operation} cannot be adapted to a spread table: simplify it, or use a client "
-        "without Heatsink"
+        f"this {operation} cannot be adapted to a spread table{about}: simplify it, or use a "
+        "client without Heatsink"
     )
 
 

@@ -17,14 +17,18 @@ from collections.abc import Generator
 from math import ceil, sqrt
 from typing import Any, NamedTuple
 
-from heatsink.emulator.operations.expressions import Expressions
-from heatsink.emulator.operations.keys import KeyTest, key_range, tests_of
-from heatsink.emulator.operations.reads import _check_select, _prepared_query, check_filter
-from heatsink.emulator.requests import Query
-from heatsink.emulator.rows import Bounds
+from heatsink.emulator.operations.reads import _check_select, _prepared_query
 from heatsink.registry.decisions import View
 from heatsink.registry.layouts import Layout
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.expressions.key_conditions import (
+    Bounds,
+    KeyTest,
+    key_range,
+    tests_of,
+)
+from heatsink.stores.dynamodb.wire.expressions.reading import Expressions, check_filter
+from heatsink.stores.dynamodb.wire.requests import Query
 from heatsink.stores.dynamodb.wire.values import Item, Native, admit_item, native
 
 from .declaration import BACKWARDS_MS_MAX, Index, Rule, SpreadTable
@@ -84,7 +88,7 @@ def read_query(parameters: Body, table: SpreadTable) -> Asked:
     schema = schema_of(table, index)
     key, bounds = key_range(tests, schema)
     if given.condition is not None:
-        check_filter(given.condition, schema, given.scope, "Filter Expression")
+        check_filter(given, schema.names, "Filter Expression")
     check_scalars(given.nested, table)
     _check_start(request, tests, table, index)
     if index is not None and index.is_global:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatsink.emulator.operations.expressions import Expressions
-from heatsink.emulator.operations.keys import KeyTest, key_range
 from heatsink.emulator.operations.reads import (
     _check_select,
     _prepared_query,
     _prepared_scan,
-    check_filter,
 )
-from heatsink.emulator.requests import Query, Scan
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.expressions.key_conditions import KeyTest, key_range
+from heatsink.stores.dynamodb.wire.expressions.reading import Expressions, check_filter
+from heatsink.stores.dynamodb.wire.requests import Query, Scan
 
 from .declaration import Index
 from .pages import (
@@ -105,7 +104,7 @@ def _check(
         schema = schema_of(places.table, index)
         key_range(tests, schema)
         assert given.condition is not None
-        check_filter(given.condition, schema, given.scope, "Filter Expression")
+        check_filter(given, schema.names, "Filter Expression")
     check_scalars(given.nested, places.table)
     if index is None or index.projected is None:
         return
