@@ -10,18 +10,28 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from heatsink.cluster.load import SLOTS
+from heatsink.cluster.mover import commands_for
 from heatsink.cluster.nodes import (
     Node,
     NoSlotStatistics,
+    Server,
+    Topology,
+    ailment_of,
     as_ranges,
     counted_in,
     key_in,
     migration,
+    one_of_each,
+    pairs_of_lines,
     parse_node,
+    queue_slots,
     ranges_of,
+    server_of,
     text_or_hex,
     trouble_of,
 )
+from heatsink.cluster.policy import Move, SlotSettings
+from heatsink.errors import InvalidSetting
 
 PRIMARY = "aa 10.0.0.1:6379@16379,red1 myself,master - 0 17 3 connected 0-99 200 [7->-bb] [9-<-cc]"
 REPLICA = "bb [::1]:6380@16380 slave,fail? aa 1 2 3 disconnected"
@@ -110,3 +120,99 @@ def test_a_key_can_be_found_for_every_slot(slot: int) -> None:
 
 def test_a_key_that_is_no_text_is_shown_in_digits() -> None:
     assert text_or_hex(b"k\xff") == "0x6bff"
+
+
+WELL = {"cluster_state": "ok"}
+LINKED = {"master_link_status": "up", "master_sync_in_progress": 0}
+
+
+@pytest.mark.parametrize(
+    ("flag", "replication", "state", "words"),
+    [
+        ("master", {"master_failover_state": "no-failover"}, WELL, ""),
+        ("slave", LINKED, WELL, ""),
+        ("master", {}, {"cluster_state": "fail"}, "state of the cluster is fail"),
+        ("master", {"master_failover_state": "waiting-for-sync"}, WELL, "hands over"),
+        ("slave", {**LINKED, "master_sync_in_progress": 1}, WELL, "not in step"),
+        ("slave", {"master_link_status": "down"}, WELL, "not in step"),
+    ],
+)
+def test_a_node_that_is_not_well_stops_all_moves(
+    flag: str, replication: dict[str, object], state: dict[str, str], words: str
+) -> None:
+    said = ailment_of(whole(flags=frozenset({flag})), replication, state)
+    assert words in said
+    assert bool(words) == bool(said)
+
+
+def test_lines_of_cluster_info_are_read() -> None:
+    assert pairs_of_lines(b"cluster_state:ok\r\ncluster_size:3\r\n")["cluster_state"] == "ok"
+
+
+def job(state: str, source: str = "aa") -> list[object]:
+    said = {"name": "n", "slot_ranges": "5-5", "target_node": "bb", "state": state}
+    named = {**said, "source_node": source} if source else said
+    return [word for pair in named.items() for word in pair]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "joined"),
+    [
+        ("success", "importing", "importing"),
+        ("importing", "success", "importing"),
+        ("failed", "success", "success"),
+        ("success", "failed", "success"),
+    ],
+)
+def test_a_migration_has_ended_when_both_ends_say_so(first: str, second: str, joined: str) -> None:
+    found = one_of_each(migration(job(state)) for state in (first, second))
+    assert [each.state for each in found] == [joined]
+
+
+def test_a_target_may_not_know_the_source_of_a_migration_any_more() -> None:
+    assert migration(job("failed", source="")).source == ""
+
+
+@pytest.mark.parametrize(
+    ("info", "way"),
+    [
+        ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, "migrateslots"),
+        ({"redis_version": "7.2.4", "valkey_version": "8.1.0"}, "setslot"),
+        ({"redis_version": "8.4.0"}, "import"),
+        ({"redis_version": "6.2.14"}, "setslot"),
+    ],
+)
+def test_how_slots_move_follows_from_the_server(info: dict[str, str], way: str) -> None:
+    assert server_of(info).way == way
+
+
+def test_people_get_the_commands_of_their_server() -> None:
+    nodes = (whole(), Node("bb", "g", 2, frozenset({"master"}), "", 1, True))
+    move = Move((5, 6, 9), "aa", "bb", 0, "a test")
+
+    def commands(way: str) -> str:
+        return commands_for(move, Topology(nodes), Server("Redis 9", (9,), way))  # type: ignore[arg-type]
+
+    assert commands("migrateslots").endswith("CLUSTER MIGRATESLOTS SLOTSRANGE 5 6 9 9 NODE bb")
+    assert commands("import") == "redis-cli -h g -p 2 CLUSTER MIGRATION IMPORT 5 6 9 9"
+    assert commands("setslot").startswith("for slot in $(seq 5 6) 9; do")
+    assert "SETSLOT $slot NODE bb" in commands("setslot")
+
+
+def test_the_slots_of_the_queue_hold_its_partitions() -> None:
+    assert {key_slot(f"partition_{number}".encode()) for number in range(16)} <= queue_slots(16)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"pinned": "x"}, {"hours": "25:00-26:00"}, {"start": 1.0}, {"megabytes_s": 0.0}]
+)
+def test_wrong_settings_of_the_deployment_are_refused_by_name(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidSetting) as refusal:
+        SlotSettings(**wrong)  # type: ignore[arg-type]
+    assert refusal.value.field == next(iter(wrong))
+
+
+def test_settings_of_the_deployment_become_rules_and_limits() -> None:
+    settings = SlotSettings(pinned="5,7-9", hours="22:00-06:00", megabytes_s=2.0)
+    assert settings.rules.pinned == {5, 7, 8, 9}
+    assert (settings.limits.hours, settings.limits.bytes_s) == ((1_320, 360), 2e6)

@@ -16,11 +16,14 @@ from heatsink.bulk.actions import Actions, Context
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.settings import BulkSettings
 from heatsink.client.queue import connect_queue
+from heatsink.cluster.load import SLOTS
 from heatsink.cluster.mover import Mover
 from heatsink.cluster.nodes import ClusterNodes, queue_slots
 from heatsink.cluster.policy import Move, MoveLimits, SlotSettings
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind
+from heatsink.server.api.calls.cluster import cluster_of
+from heatsink.server.api.metrics import metrics_of
 from heatsink.testing.redis import RedisCluster
 from tests.servers import real
 from tests.waiting import soon
@@ -117,6 +120,15 @@ async def test_the_coordinator_balances_the_cluster_of_its_queue(
         watch = hs.cluster_watch
         assert watch is not None
         assert watch.balancer.totals.slots > 0
+        shown = cluster_of(hs)
+        assert (len(shown.nodes), len(shown.heat), shown.balances) == (3, SLOTS, True)
+        for ranges in (shown.owners, shown.owners_before):
+            assert sum(each.last - each.first + 1 for each in ranges) == SLOTS
+        assert "takes" in shown.moves[0].reason
+        metrics = metrics_of(hs).text().decode()
+        lines = [each for each in metrics.splitlines() if each.startswith("heatsink_cluster_")]
+        assert len([each for each in lines if "node_used" in each]) == 3
+        assert "heatsink_cluster_slots_moved_total 0.0" not in lines
         await ends_well(hs.bulk, batch.id, counting)
         worker.stop()
         await running
