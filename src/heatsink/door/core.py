@@ -9,6 +9,7 @@ upstream calls and returns the answer for the application (see `protocol.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from .items import TARGETS, check_append_only, get_item, write_item
 from .keys import TAG
 from .many import batch_get, batch_write, transact_get, transact_write
 from .places import Places
-from .protocol import Body, Steps, of_engine, refusal
+from .protocol import OURS, Body, Reach, Steps, WireError, of_engine, refusal
 from .queries import key_of, query
 from .scans import page_of_index, scan
 
@@ -55,6 +56,8 @@ class Core:
     def __init__(self, tables: Iterable[SpreadTable], view: View, seed: bytes, heat: Heat) -> None:
         self.tables = tuple(tables)
         self.places = {table.name: Places(table, view, seed) for table in self.tables}
+        self.counts = Counter(waits=0, refusals=0)
+        """How many requests waited for the horizon, and how many Heatsink refused."""
         self._view = view
         self._heat = heat
 
@@ -71,8 +74,23 @@ class Core:
             return None
         start = OPERATIONS.get(operation)
         if start is None:
-            return guarded(_refused(operation, places.table.name))
+            return self.observed(_refused(operation, places.table.name))
         return start(self, places, parameters, size)
+
+    def observed(self, steps: Steps) -> Steps:
+        """Return the same steps, counted, with errors of the shared evaluator as responses."""
+        try:
+            needs = next(steps)
+            while True:
+                self.counts["waits"] += isinstance(needs[0], Reach)
+                needs = steps.send((yield needs))
+        except StopIteration as end:
+            return dict(end.value)
+        except EngineError as error:
+            raise of_engine(error) from None
+        except WireError as error:
+            self.counts["refusals"] += error.message.startswith(OURS)
+            raise
 
     def _begin_many(self, operation: str, parameters: Body, size: int) -> Steps | None:
         """Start an operation that names no table, or several."""
@@ -81,9 +99,9 @@ class Core:
             return None
         start = MANY.get(operation)
         if start is None:
-            return guarded(_refused(operation, next(iter(named.values())).table.name))
+            return self.observed(_refused(operation, next(iter(named.values())).table.name))
         self._count(operation, named, parameters, size)
-        return guarded(start(named, parameters))
+        return self.observed(start(named, parameters))
 
     def _named(self, operation: str, parameters: Body) -> dict[str, Places]:
         """Return the declared tables that a request names, by the names that it uses."""
@@ -122,7 +140,7 @@ class Core:
             return _refused_index(table.name, str(name), why)
         index = table.indexes.get(name) if isinstance(name, str) else None
         if index is not None and table.partition_key not in index.partition_keys:
-            return guarded(page_of_index(places, parameters, index))
+            return self.observed(page_of_index(places, parameters, index))
         key = key_of(parameters, table.partition_key)
         label = places.label(key) if key is not None else ""
         if label:
@@ -130,13 +148,13 @@ class Core:
         is_cold = places.is_cold(label) and parameters.get("ConsistentRead") is not True
         if is_cold and name is None and key is not None and TAG not in key:
             return None
-        return guarded(query(places, parameters, self._view))
+        return self.observed(query(places, parameters, self._view))
 
     def scan(self, places: Places, parameters: Body, _: int) -> Steps | None:
         name = parameters.get("IndexName")
         if isinstance(name, str) and name in places.table.unused_indexes:
             return _refused_index(places.table.name, name, UNUSED)
-        return guarded(scan(places, parameters))
+        return self.observed(scan(places, parameters))
 
     def get_item(self, places: Places, parameters: Body, _: int) -> Steps | None:
         keys = places.keys_of(parameters.get("Key"), exactly=True)
@@ -146,7 +164,7 @@ class Core:
             self._heat.record_read(label)
         if places.is_bare(keys):
             return None
-        return guarded(get_item(places, parameters, keys))
+        return self.observed(get_item(places, parameters, keys))
 
     def write(self, operation: str, places: Places, parameters: Body, size: int) -> Steps | None:
         exactly = operation != "PutItem"
@@ -159,7 +177,7 @@ class Core:
             self._heat.record(label, 1, size)
         if places.is_bare(keys):
             return None
-        return guarded(write_item(places, operation, parameters, keys))
+        return self.observed(write_item(places, operation, parameters, keys))
 
 
 def _writing(operation: str) -> Start:
@@ -180,14 +198,6 @@ MANY: dict[str, Callable[[dict[str, Places], Body], Steps]] = {
     "TransactGetItems": transact_get,
     "TransactWriteItems": transact_write,
 }
-
-
-def guarded(steps: Steps) -> Steps:
-    """Return the same steps, with errors of the shared evaluator as error responses."""
-    try:
-        return (yield from steps)
-    except EngineError as error:
-        raise of_engine(error) from None
 
 
 def table_of(name: str) -> str:

@@ -15,6 +15,7 @@ from heatsink.stores.dynamodb.wire.errors import VALIDATION, EngineError
 
 Body = dict[str, Any]
 BAD_REQUEST = 400
+OURS = "Heatsink: "  # begins the message of an error that is not DynamoDB's
 
 
 class Call(NamedTuple):
@@ -78,7 +79,7 @@ def message_of(body: Body) -> str:
 
 def refusal(reason: str) -> WireError:
     """Return the error for a request that is not possible on a spread table."""
-    return WireError(BAD_REQUEST, {"__type": VALIDATION, "message": f"Heatsink: {reason}"})
+    return WireError(BAD_REQUEST, {"__type": VALIDATION, "message": f"{OURS}{reason}"})
 
 
 def of_engine(error: EngineError) -> WireError:
