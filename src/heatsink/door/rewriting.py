@@ -83,7 +83,10 @@ def _is_formed(parameters: Body) -> bool:
             continue
         if not isinstance(given, dict) or any(type(one) is not kind for one in given.values()):
             return False
-    return all(isinstance(parameters.get(field), str | None) for field in (CONDITION, UPDATE))
+    texts = [
+        parameters[field] for field in (CONDITION, UPDATE) if parameters.get(field) is not None
+    ]
+    return bool(texts) and all(isinstance(text, str) for text in texts)
 
 
 def mentions(attribute: str, names: Any, *texts: Any) -> bool:
