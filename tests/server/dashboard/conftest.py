@@ -33,7 +33,7 @@ from .traffic import submit, tell_stories, traffic, until_spread
 ROOT = Path(__file__).parents[3]
 SHOTS = ROOT / "artifacts" / "screenshots"
 CURE = "no browser: apt-get install chromium"
-SLOW_MS = 30_000
+SLOW_MS = 60_000
 DESKTOP = {"width": 1280, "height": 900}
 Visit = Callable[..., Page]
 expect.set_options(timeout=SLOW_MS)

@@ -14,7 +14,7 @@ import httpx
 from heatsink import connect
 from heatsink.registry.decisions import PIN, Decision
 from heatsink.timelines.modes import mode_of
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 HOT, WARM = "conv_launch", "conv_team"
 BODY = "x" * 300_000  # three hundred units a message: hot without wearing out the machine
@@ -38,7 +38,7 @@ def traffic(url: str) -> Iterator[None]:
 
 
 def _write(url: str, stop: Event) -> None:
-    with httpx.Client(base_url=url, timeout=30) as api:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as api:
         turn = 0
         while not stop.wait(EVERY_S):
             turn += 1
@@ -57,7 +57,7 @@ def submit(url: str, action: str, tenant: str, items: int) -> str:
         f"{url}/v1/bulk/{action}",
         params={"tenant": tenant},
         json=[{"to": number} for number in range(items)],
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     answer.raise_for_status()
     return str(answer.json()["id"])
@@ -67,7 +67,7 @@ def tell_stories(url: str, data: Path) -> None:
     """Timelines: two authors who are pushed, and one with more followers than a test can have."""
     with ThreadPoolExecutor(1) as beside:  # the browser's driver has a loop in this thread
         beside.submit(asyncio.run, _pull(data)).result()
-    with httpx.Client(base_url=url, timeout=30) as api:
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as api:
         for author in ("ada", "linus", PULLED):
             for reader in range(3):
                 api.post(f"/v1/timelines/reader{reader}/follows", json={"author": author})
