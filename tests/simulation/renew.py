@@ -12,8 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 from os import cpu_count
 from pathlib import Path
@@ -83,7 +82,9 @@ def write(renewals: Iterable[Renewal]) -> None:
     for renewal in renewals:
         if renewal.best is not None:
             seeds[renewal.hunt][renewal.bug] = renewal.best.seed
-    SEEDS_FILE.write_text(json.dumps(seeds, indent=2) + "\n")
+    whole = SEEDS_FILE.with_suffix(".new")  # hunts read the file meanwhile
+    whole.write_text(json.dumps(seeds, indent=2) + "\n")
+    whole.replace(SEEDS_FILE)
 
 
 def main() -> int:
@@ -97,10 +98,11 @@ def main() -> int:
     hunted = [(name, bug) for name in names for bug in HUNTS[name].bugs]
     renewals = []
     with ProcessPoolExecutor(cpu_count()) as pool:
-        for renewal in pool.map(partial(renew, more=options.more), hunted):
-            print(renewal, flush=True)
-            renewals.append(renewal)
-    write(renewals)
+        hunts = [pool.submit(renew, each, options.more) for each in hunted]
+        for done in as_completed(hunts):
+            renewals.append(done.result())
+            write(renewals)  # now: whoever has waited long enough keeps what was found
+            print(renewals[-1], flush=True)
     lost = [renewal for renewal in renewals if renewal.best is None]
     changed = sum(1 for each in renewals if each.best and each.best.seed != each.known)
     print(f"{len(renewals)} bugs, {changed} with another seed, {len(lost)} not found")
