@@ -344,7 +344,7 @@ def add_costs(bench: Bench, name: str, mine: Trial, other: tuple[str, Trial], li
 async def compare_before(bench: Bench, scale: Scale, now: Engine, old: Engine) -> None:
     """What indexes, streams and legacy parameters cost requests that use none of them."""
     for name in PROMISED:
-        mine, other = (Trial(one, OPERATIONS[name], scale(1_280, 6_400)) for one in (now, old))
+        mine, other = (Trial(one, OPERATIONS[name], scale(1_280, 3_200)) for one in (now, old))
         await interleave(scale(5, 15), mine, other)
         add_costs(bench, f"{name}, CPU", mine, ("before indexes", other), BEFORE_RATIO)
 
@@ -353,7 +353,7 @@ async def compare_index(bench: Bench, scale: Scale, engine: Engine) -> None:
     """What a global index costs: CPU time of the server for a write, with and without it."""
     for name, make in (("PutItem", grouped_put), ("UpdateItem", grouped_add)):
         with_index, without = (
-            Trial(engine, partial(make, table=table), scale(1_280, 6_400))
+            Trial(engine, partial(make, table=table), scale(1_280, 3_200))
             for table in (INDEXED, TABLE)
         )
         await interleave(scale(5, 15), with_index, without)
@@ -364,7 +364,7 @@ async def compare_index(bench: Bench, scale: Scale, engine: Engine) -> None:
 async def compare_maps(bench: Bench, scale: Scale, many: Engine, one: Engine) -> None:
     """What the map of partitions costs."""
     for name, make in OPERATIONS.items():
-        mine, plain = (Trial(engine, make, scale(1_280, 3_200)) for engine in (many, one))
+        mine, plain = (Trial(engine, make, scale(640, 1_280)) for engine in (many, one))
         await interleave(scale(5, 11), mine, plain)
         told = f"{name}, {MANY} partitions, CPU"
         add_costs(bench, told, mine, (ONE_PARTITION, plain), 1 / MAP_RATIO)
@@ -373,7 +373,7 @@ async def compare_maps(bench: Bench, scale: Scale, many: Engine, one: Engine) ->
 async def compare_engines(bench: Bench, scale: Scale, engines: list[Engine]) -> None:
     """All operations of all engines take turns: what else the machine does, it does to all."""
     trials = [
-        [Trial(engine, make, scale(3_200, 6_400)) for engine in engines]
+        [Trial(engine, make, scale(1_920, 2_560)) for engine in engines]
         for make in OPERATIONS.values()
     ]
     rates = iter(await interleave(scale(3, 11), *(trial for row in trials for trial in row)))
