@@ -27,6 +27,7 @@ from heatsink.stores.dynamodb.wire.expressions.reading import (
     FILTER,
     KEYS,
     PROJECTION,
+    WHOLE_ITEM,
     Expressions,
     check_filter,
     check_mixed,
@@ -47,12 +48,21 @@ Source = EngineTable | LocalIndex | GlobalIndex
 
 
 def get_item(database: Database, request: GetItem) -> Json:
-    projection = projection_of(
-        request.projection_expression,
-        request.expression_attribute_names,
-        request.attributes_to_get,
-        (request.key,),
-    )
+    if (
+        request.projection_expression is None
+        and request.attributes_to_get is None
+        and request.expression_attribute_names is None
+    ):
+        projection = WHOLE_ITEM
+        for value in request.key.values():
+            admit(value)
+    else:
+        projection = projection_of(
+            request.projection_expression,
+            request.expression_attribute_names,
+            request.attributes_to_get,
+            (request.key,),
+        )
     table = database.table(request.table_name)
     if projection.nested:
         table.check_scalars(projection.nested)

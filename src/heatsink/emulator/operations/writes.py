@@ -191,13 +191,26 @@ class PreparedWrite(msgspec.Struct, frozen=True):
 
 
 def prepare_put(request: Write, item: Item) -> PreparedWrite:
-    _check_kinds(request, {CONDITION: request.condition_expression})
+    is_plain = _is_plain(request)
+    if not is_plain:
+        _check_kinds(request, {CONDITION: request.condition_expression})
     size = admit_item(item)
     if isinstance(request, SingleWrite) and request.return_values not in ("NONE", "ALL_OLD"):
         raise ValidationFailed("ReturnValues can only be ALL_OLD or NONE")
     if size > ITEM_BYTES_MAX:
         raise ValidationFailed("Item size has exceeded the maximum allowed size")
-    return PreparedWrite("put", item, _condition(request), _shows_old(request), size)
+    given = NONE_GIVEN if is_plain else _condition(request)
+    return PreparedWrite("put", item, given, _shows_old(request), size)
+
+
+def _is_plain(request: Write) -> bool:
+    """Whether a write has no condition, as most have none."""
+    return (
+        request.condition_expression is None
+        and request.expression_attribute_names is None
+        and request.expression_attribute_values is None
+        and _has_no_legacy(request)
+    )
 
 
 def prepare_delete(request: Write, key: Item) -> PreparedWrite:

@@ -45,7 +45,9 @@ _exact = Context(prec=DIGITS_MAX, traps=[Inexact, InvalidOperation, Overflow])
 
 def admit_item(item: Item) -> int:
     """Check and normalise an item's names and values. Returns the item's size in bytes."""
-    size = sum(text_size(name) + admit(value) for name, value in item.items())
+    size = 0
+    for name, value in item.items():
+        size += text_size(name) + admit(value)
     if "" in item:
         raise ValidationFailed(f"{INVALID}An attribute name must not be empty")
     if size > NAME_BYTES_MAX:
