@@ -39,7 +39,7 @@ if is_ours:
 
 NOT_DONE, INTERRUPTED, TERMINATED = 1, 130, 143
 PLACES = {
-    "adopt": "server.commands.fsck:adopt",
+    "adopt": "server.commands.adopt:adopt",
     "bench": "lab.bench:bench",
     "bulk": "server.commands.bulk:bulk",
     "cluster": "server.commands.cluster:cluster",

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from heatsink.errors import Deposed, HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Attribute, Hooks
-from heatsink.primitives.subjects import Kind, Subject
+from heatsink.primitives.subjects import Subject
 from heatsink.registry.adoption import Adoptions
 from heatsink.registry.decisions import Decision
 from heatsink.registry.registry import Registry
@@ -54,10 +54,11 @@ class Leader:
     async def publish(self, decisions: list[Decision]) -> list[Decision]:
         """Publish decisions, and return those that changed something.
 
-        Keys of a user's own table stay as they are until the registry allows to spread them. If
-        another process has become leader, publish nothing and stop leading.
+        Keys of a user's own table stay as they are until the registry allows to spread them: such
+        decisions become trials. If another process has become leader, publish nothing and stop
+        leading.
         """
-        allowed = [d for d in decisions if d.subject.kind is not Kind.TABLE or self._allow(d)]
+        allowed = self._adoptions.allowed(decisions)
         try:
             published = await self._registry.publish(allowed, self._lease.term)
         except Deposed:
@@ -67,9 +68,6 @@ class Leader:
             self._tell(decision)
         await self._registry.tell()
         return published
-
-    def _allow(self, decision: Decision) -> bool:
-        return self._adoptions.allow(decision.subject)
 
     def _tell(self, decision: Decision) -> None:
         message = f"{decision.subject.words}: {decision.words} ({decision.reason})"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from heatsink.errors import InvalidKey
 from heatsink.primitives.keys import seeded_hash
-from heatsink.registry.adoption import completed_ms
+from heatsink.registry.adoption import completed_ms, is_leaving
 from heatsink.registry.decisions import View
 from heatsink.registry.layouts import Epoch, Layout
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
@@ -56,6 +56,7 @@ class Places:
         self._view = view
         self._hash = seeded_hash(seed)
         self._adopted: tuple[int, float] = (-1, float("inf"))
+        self._leaving: tuple[int, bool] = (-1, False)
         self._has_fixed = any(rule.buckets > 1 for rule in table.rules)
         self.label = lru_cache(LABELS_KEPT)(self._label)
 
@@ -101,6 +102,17 @@ class Places:
         if self._adopted[0] != version:
             self._adopted = (version, completed_ms(self._view, self.table.name))
         return self._adopted[1]
+
+    def check_not_leaving(self) -> None:
+        """Raise if the table leaves Heatsink: its rows are being moved under the bare key."""
+        version = self._view.version
+        if self._leaving[0] != version:
+            self._leaving = (version, is_leaving(self._view, self.table.name))
+        if self._leaving[1]:
+            raise refusal(
+                f"table {self.table.name} leaves Heatsink (heatsink adopt --leave), and its rows "
+                "are being moved: use it without Heatsink from now on"
+            )
 
     def is_bare(self, keys: Keys) -> bool:
         """Return whether the view alone says that an item is under the bare key, for ever."""

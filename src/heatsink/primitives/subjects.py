@@ -27,6 +27,8 @@ class Kind(StrEnum):
     """Rows: whom a user follows."""
     TABLE = "table"
     """A partition key of a user's own DynamoDB table: `orders/customer-7`."""
+    TRIAL = "trial"
+    """What the leader would decide for a key of a table that may not be spread yet."""
     AUTHOR = "author"
     """Whether an author's posts are pushed or pulled."""
     ADOPTED = "adopted"

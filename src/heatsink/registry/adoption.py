@@ -5,6 +5,11 @@ several buckets. Then conditions and updates would go wrong. So the leader sprea
 own table only if a note in the registry allows it. Either the table's **adoption** is complete,
 that is, no other program writes to it, or the table is declared append-only.
 
+Until then the leader decides as if it might, and publishes these decisions for a subject of another
+kind, of which nobody places rows: a dry run.
+
+A table that **leaves** Heatsink gets a note, too. From then on, all processes refuse it.
+
 A note is the pin of a reserved subject to one bucket, so it reaches every process as all decisions
 do. The coordinator ignores these pins.
 """
@@ -13,11 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from heatsink.primitives.subjects import Kind, Subject
 
-from .decisions import PIN, Decision, View
+from .decisions import BUCKETS, PIN, Decision, View
+from .layouts import Layout
 
 APPEND_ONLY = "append-only"
+LEAVING = "leaving"
 
 
 def completion(table: str, since_ms: int) -> Decision:
@@ -32,10 +41,31 @@ def append_only(table: str) -> Decision:
     return Decision(note, PIN, 1, "declared append-only")
 
 
+def departure(table: str) -> Decision:
+    """Return the note that a table leaves Heatsink."""
+    note = Subject(Kind.ADOPTED, f"{table}/{LEAVING}")
+    return Decision(note, PIN, 1, "leaves Heatsink")
+
+
 def completed_ms(view: View, table: str) -> float:
     """Return since when a table's adoption is complete; infinite if it is not."""
-    times = (int(note) for name, note in _notes(view) if name == table and note != APPEND_ONLY)
+    times = (int(note) for name, note in _notes(view) if name == table and note.isdecimal())
     return min(times, default=float("inf"))
+
+
+def is_leaving(view: View, table: str) -> bool:
+    """Return whether a table is leaving Heatsink, or has left it."""
+    return departure(table).key in view.pins
+
+
+def trials(view: View, table: str) -> dict[str, Layout]:
+    """Return the layouts that keys of a table would have if it might be spread, by their keys."""
+    start = Subject(Kind.TRIAL, f"{table}/").text
+    return {
+        label.removeprefix(start): layout
+        for label, layout in view.layouts.items()
+        if label.startswith(start)
+    }
 
 
 def _notes(view: View) -> Iterable[tuple[str, str]]:
@@ -58,5 +88,24 @@ class Adoptions:
             return True
         version = self._view.version
         if self._seen[0] != version:
-            self._seen = (version, frozenset(name for name, _ in _notes(self._view)))
+            notes = list(_notes(self._view))
+            leaving = {name for name, note in notes if note == LEAVING}
+            self._seen = (version, frozenset(name for name, _ in notes) - leaving)
         return subject.name.partition("/")[0] in self._seen[1]
+
+    def allowed(self, decisions: Iterable[Decision]) -> list[Decision]:
+        """Return the decisions, with trials in place of those that are not allowed.
+
+        A trial keeps the highest number of buckets that a key would have had.
+        """
+        found = []
+        for decision in decisions:
+            if self.allow(decision.subject):
+                found.append(decision)
+                continue
+            trial = replace(decision, subject=Subject(Kind.TRIAL, decision.subject.name))
+            if decision.setting == BUCKETS and (
+                (decision.value or 0) > self._view.layout(trial.key).buckets
+            ):
+                found.append(trial)
+        return found

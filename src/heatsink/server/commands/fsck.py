@@ -37,7 +37,7 @@ from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import EXAMPLE, DynamoAddress, check_table, parse_url
 from heatsink.stores.stores import Stores
 
-FROM_ELSEWHERE = Elsewhere(unseen=(Kind.TABLE,), follow=((Kind.AUTHOR, Kind.POSTS),))
+FROM_ELSEWHERE = Elsewhere(unseen=(Kind.TABLE, Kind.TRIAL), follow=((Kind.AUTHOR, Kind.POSTS),))
 
 
 class FsckOutcome(msgspec.Struct, frozen=True):
@@ -200,8 +200,8 @@ async def _fitness(address: DynamoAddress, clock: Clock) -> str:
     return "has Heatsink's keys: connect to it"
 
 
-async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
-    """Return the name of a user's table, and raise if the table does not exist.
+async def existing_table(table: str, registry: str, clock: Clock) -> DynamoAddress:
+    """Return the address of a user's table, and raise if the table does not exist.
 
     The table is in the registry's region, unless `table` is a URL that names another region.
     """
@@ -225,7 +225,7 @@ async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
         ) from None
     finally:
         await client.close()
-    return address.table
+    return address
 
 
 def _address(url: str) -> DynamoAddress | None:
@@ -294,39 +294,3 @@ def create_table(url: str, write_units: int | None, as_json: bool) -> None:
         bar.add_task("creating the table", total=None)
         asyncio.run(create(url, write_units, SystemClock()))
     click.echo('{"made":true}' if as_json else "The table is created.")
-
-
-@click.command()
-@click.argument("url")
-@click.argument("table_name", metavar="TABLE")
-@click.option(
-    "--complete",
-    is_flag=True,
-    help="Confirm that no program writes TABLE without Heatsink any more.",
-)
-@json_option
-def adopt(url: str, table_name: str, complete: bool, as_json: bool) -> None:
-    """Show, or change, whether reads of your TABLE still look for rows written without Heatsink.
-
-    URL is the store that holds Heatsink's registry. TABLE is the name of a table in the same
-    region, or the URL of a table elsewhere: dynamodb://chat?region=eu-west-1. Pass --complete once
-    no program writes the table without Heatsink; rows that such programs wrote stay readable.
-    """
-    from heatsink.boto.places import adopt as adopt_table
-
-    async def run() -> tuple[str, float]:
-        name = await name_of_existing(table_name, url, SystemClock())
-        return name, await adopt_table(url, name, complete, SystemClock())
-
-    name, since_ms = asyncio.run(run())
-    if as_json:
-        since = None if since_ms == float("inf") else int(since_ms)
-        click.echo(msgspec.json.encode({"table": name, "complete_from_ms": since}).decode())
-    elif since_ms == float("inf"):
-        click.echo(
-            f"{name}: adoption is not complete. Reads also look for rows written without Heatsink."
-        )
-    else:
-        click.echo(
-            f"{name}: adoption is complete for rows from {int(since_ms)} (ms since 1970) on."
-        )

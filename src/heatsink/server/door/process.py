@@ -29,6 +29,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.connections import LOOPBACK_NAMES, listen
 from heatsink.server.running import Ending, run, tell
 from heatsink.server.shell import Endpoint, fast_loop, metrics_page, plain_app
+from heatsink.spread.policy import BucketRules
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
 
@@ -61,6 +62,7 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
     store: str | None = None
     news: str | None = None
     coordinate: bool = True
+    bucket_units: int = 800
     name: str = ""
     keys: Path | None = None
     tls: tuple[Path, Path] | None = None
@@ -296,11 +298,12 @@ async def _serve(
                 news=settings.news,
                 name=settings.name,
                 coordinate=settings.coordinate,
+                rules=BucketRules(bucket_units_s=settings.bucket_units),
                 clock=clock,
                 rng=rng,
             )
             hs = await stack.enter_async_context(opening)
-            spread = Spreading(tables, hs, client)
+            spread = Spreading(tables, hs, client, clock, rng)
             await spread.open()
         guard = None
         if settings.host not in LOOPBACK_NAMES and settings.keys is not None:

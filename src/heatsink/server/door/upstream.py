@@ -6,6 +6,7 @@ A request that is passed on keeps its bytes, and so does its answer. Only its si
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from heatsink.door.declaration import SpreadTable, check_sample, described, samp
 from heatsink.door.drivers import AsyncDriver, OwnRegistry, of_heatsink
 from heatsink.door.protocol import Body, Call, WireError
 from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.primitives.clock import Clock
 from heatsink.registry.adoption import append_only
 from heatsink.stores.dynamodb.client import THROTTLING, DynamoClient, DynamoFailure
 from heatsink.stores.dynamodb.connections import Answer
@@ -23,6 +25,8 @@ from heatsink.stores.dynamodb.connections import Answer
 from .access import tables_in
 
 OK, BAD_REQUEST = 200, 400
+ATTEMPTS = 5
+FIRST_PAUSE_S = 0.025
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 _failure = msgspec.json.Decoder(DynamoFailure).decode
@@ -78,8 +82,17 @@ def refused(error: HeatsinkError) -> Given:
 class Spreading:
     """Answers requests on declared tables with the core."""
 
-    def __init__(self, tables: Sequence[SpreadTable], hs: Heatsink, client: DynamoClient) -> None:
+    def __init__(
+        self,
+        tables: Sequence[SpreadTable],
+        hs: Heatsink,
+        client: DynamoClient,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
         parts = hs.parts
+        self._clock = clock
+        self._rng = rng
         self._client = client
         self._registry = parts.registry
         self._tracker = parts.tracker
@@ -117,6 +130,19 @@ class Spreading:
         return not self._declared.isdisjoint(tables_in(body))
 
     async def _send(self, call: Call) -> Body:
+        """Send a call. A throttled call was not done, so it is sent again a few times."""
+        attempt = 0
+        while True:
+            try:
+                return await self._send_once(call)
+            except WireError as error:
+                attempt += 1
+                if error.code not in THROTTLING or attempt == ATTEMPTS:
+                    raise
+            pause_s = FIRST_PAUSE_S * 2**attempt * (0.5 + self._rng.random())
+            await self._clock.sleep(pause_s)
+
+    async def _send_once(self, call: Call) -> Body:
         answer = await self._client.forward(call.operation, encode(call.parameters))
         try:
             body = decode(answer.body)

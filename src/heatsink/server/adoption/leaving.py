@@ -1,0 +1,190 @@
+"""Brings the rows of a table back under the bare key, so that it can be used without Heatsink.
+
+First the registry gets a note, after which all processes refuse requests on the table. Then each
+row in a bucket is moved: one transaction puts it under the bare key, if no row is there, and
+deletes it from its bucket, if it still is as it was read. So a row is in exactly one place at any
+time, and a row that somebody else changes meanwhile is moved in its new form.
+
+If both places hold a row with the same sort key, another program has written it since. The move
+leaves both as they are, and reports them: only you know which one counts.
+
+A move that was interrupted, even by `kill -9`, is continued by running it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import msgspec
+
+from heatsink.door.keys import TAG, physical
+from heatsink.door.places import application_key
+from heatsink.errors import HeatsinkError, Retryable, Unavailable
+from heatsink.primitives.clock import Clock
+from heatsink.registry.decisions import View
+from heatsink.registry.layouts import Layout
+from heatsink.stores.dynamodb.client import ConditionFailed, DynamoClient
+
+from .writers import rows_of, spread_keys
+
+Row = dict[str, Any]
+TRIES = 20
+PAUSE_S = 0.25
+OPERATORS_MAX = 250  # DynamoDB's limit is 300 operators in an expression
+Outcome = Literal["moved", "merged", "conflict"]
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """The names of a table and of its key attributes."""
+
+    table: str
+    partition: str
+    sort: str
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """What became of one row: `merged` if the same row was already under the bare key."""
+
+    partition_key: str
+    sort_key: Any
+    outcome: Outcome
+
+
+class TooWide(HeatsinkError):
+    """A row has too many attributes to be moved in one conditional step."""
+
+
+async def bucket_rows(
+    client: DynamoClient, keys: Keys, view: View, everything: bool
+) -> AsyncIterator[Row]:
+    """Yield the rows that are in buckets.
+
+    The layouts in the registry name the keys that were ever spread. With `everything`, scan the
+    whole table instead: prefixes with a fixed number of buckets leave no layout.
+    """
+    names = {"#p": keys.partition}
+    if everything:
+        request: Row = {
+            "TableName": keys.table,
+            "FilterExpression": "contains(#p, :tag)",
+            "ExpressionAttributeNames": names,
+            "ExpressionAttributeValues": {":tag": {"S": TAG}},
+            "ConsistentRead": True,
+        }
+        async for row in rows_of(client, "Scan", request):
+            if application_key(row[keys.partition]["S"]) != row[keys.partition]["S"]:
+                yield row
+        return
+    from heatsink.door.keys import subject_in
+
+    for key in spread_keys(view, keys.table):
+        layout = view.layout(subject_in(keys.table, key).text)
+        for bucket in range(_most(layout)):
+            request = {
+                "TableName": keys.table,
+                "KeyConditionExpression": "#p = :p",
+                "ExpressionAttributeNames": names,
+                "ExpressionAttributeValues": {":p": {"S": physical(key, bucket)}},
+                "ConsistentRead": True,
+            }
+            async for row in rows_of(client, "Query", request):
+                yield row
+
+
+def _most(layout: Layout) -> int:
+    return max(epoch.buckets for epoch in layout.epochs)
+
+
+class Mover:
+    """Moves rows, one by one."""
+
+    def __init__(self, client: DynamoClient, keys: Keys, clock: Clock) -> None:
+        self._client = client
+        self._keys = keys
+        self._clock = clock
+
+    async def move(self, row: Row) -> Moved:
+        """Move a row of a bucket under the bare key. Repeats the move if the row changes meanwhile.
+
+        Raises `Unavailable` if DynamoDB throttles too often.
+        """
+        for _ in range(TRIES):
+            try:
+                outcome = await self._try(row)
+            except Retryable:
+                await self._clock.sleep(PAUSE_S)
+                continue
+            if outcome is not None:
+                key = application_key(row[self._keys.partition]["S"])
+                return Moved(key, row[self._keys.sort], outcome)
+            found = await self._read(self._key_of(row))
+            if found is None:  # another run has moved it
+                key = application_key(row[self._keys.partition]["S"])
+                return Moved(key, row[self._keys.sort], "merged")
+            row = found
+        raise Unavailable(f"a row of table {self._keys.table} could not be moved: run this again")
+
+    async def _try(self, row: Row) -> Outcome | None:
+        """Try one move. Returns None if the row has changed since it was read."""
+        bare = self._bare(row)
+        put = {
+            "TableName": self._keys.table,
+            "Item": bare,
+            "ConditionExpression": "attribute_not_exists(#p)",
+            "ExpressionAttributeNames": {"#p": self._keys.partition},
+        }
+        delete = self._delete(row)
+        try:
+            actions = [{"Put": put}, {"Delete": delete}]
+            await self._client.call("TransactWriteItems", {"TransactItems": actions})
+        except ConditionFailed as refusal:
+            if refusal.codes[1] == "ConditionalCheckFailed":
+                return None
+            return await self._settle(row, bare)
+        return "moved"
+
+    async def _settle(self, row: Row, bare: Row) -> Outcome | None:
+        """Delete the row from its bucket if the bare key holds the same row already."""
+        found = await self._read(self._key_of(bare))
+        if found is None:
+            return None
+        if found != bare:
+            return "conflict"
+        try:
+            await self._client.call("DeleteItem", self._delete(row))
+        except ConditionFailed:
+            return None
+        return "merged"
+
+    def _delete(self, row: Row) -> Row:
+        """Return the request that deletes a row if all its attributes are as they were read."""
+        others = [name for name in row if name not in (self._keys.partition, self._keys.sort)]
+        if len(others) > OPERATORS_MAX:
+            raise TooWide(
+                f"the row {row[self._keys.sort]} of {row[self._keys.partition]} has "
+                f"{len(others)} attributes, more than the {OPERATORS_MAX} that can be compared in "
+                "one step: move it by hand"
+            )
+        names = {f"#n{place}": name for place, name in enumerate(others)}
+        values = {f":v{place}": row[name] for place, name in enumerate(others)}
+        equal = [f"#n{place} = :v{place}" for place in range(len(others))]
+        request: Row = {
+            "TableName": self._keys.table,
+            "Key": self._key_of(row),
+            "ConditionExpression": " AND ".join(["attribute_exists(#p)", *equal]),
+            "ExpressionAttributeNames": {"#p": self._keys.partition, **names},
+        }
+        return {**request, "ExpressionAttributeValues": values} if values else request
+
+    async def _read(self, key: Row) -> Row | None:
+        request = {"TableName": self._keys.table, "Key": key, "ConsistentRead": True}
+        found: Row | None = (await self._client.call("GetItem", request)).body.get("Item")
+        return found
+
+    def _key_of(self, row: Row) -> Row:
+        return {name: row[name] for name in (self._keys.partition, self._keys.sort)}
+
+    def _bare(self, row: Row) -> Row:
+        name = application_key(row[self._keys.partition]["S"])
+        return {**row, self._keys.partition: {"S": name}}

@@ -1,0 +1,167 @@
+"""Where a table stands on its way into Heatsink, and the steps that an operator takes.
+
+dry run     heat is counted, and the leader decides, but no key gets a second bucket
+complete    no program writes past Heatsink: keys may be spread
+append-only keys may be spread at once, since every row is written once
+leaving     processes refuse the table; rows are moved back under the bare key
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import msgspec
+
+from heatsink.client.urls import open_stores
+from heatsink.door.declaration import SpreadTable
+from heatsink.door.places import Places
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.clock import Clock
+from heatsink.registry.adoption import (
+    append_only,
+    completed_ms,
+    completion,
+    departure,
+    is_leaving,
+    trials,
+)
+from heatsink.registry.decisions import View
+from heatsink.registry.registry import Registry
+from heatsink.stores.dynamodb import open_table
+from heatsink.stores.dynamodb.address import DynamoAddress
+
+from .leaving import Keys, Moved, Mover, bucket_rows
+from .writers import Stray, spread_keys, strays
+
+State = Literal["dry run", "complete", "append-only", "leaving"]
+SHOWN_MAX = 100
+
+
+class Would(msgspec.Struct, frozen=True):
+    """A key that would have been spread, in a dry run."""
+
+    partition_key: str
+    buckets: int
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a table stands. `would` are the keys that a dry run would have spread."""
+
+    table: str
+    state: State
+    complete_from_ms: int | None
+    spread_keys: int
+    would: list[Would]
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """What a move back did. `conflicts` are rows that another program has written meanwhile."""
+
+    moved: int
+    merged: int
+    conflicts: list[Moved]
+
+
+@asynccontextmanager
+async def registry_at(url: str, clock: Clock) -> AsyncIterator[Registry]:
+    """Yield the registry of a store that exists."""
+    stores = open_stores(url, clock, must_exist=True)
+    try:
+        await stores.open()
+        registry = Registry(stores.registry, clock)
+        await registry.open((await stores.registry.meta()).meta)
+        yield registry
+    finally:
+        await stores.close()
+
+
+def standing_of(view: View, table: str) -> Standing:
+    since_ms = completed_ms(view, table)
+    state: State = "dry run"
+    if is_leaving(view, table):
+        state = "leaving"
+    elif since_ms < float("inf"):
+        state = "complete"
+    elif append_only(table).key in view.pins:
+        state = "append-only"
+    would = [
+        Would(key, max(epoch.buckets for epoch in layout.epochs))
+        for key, layout in trials(view, table).items()
+    ]
+    would.sort(key=lambda one: (-one.buckets, one.partition_key))
+    complete = None if since_ms == float("inf") else int(since_ms)
+    return Standing(table, state, complete, len(spread_keys(view, table)), would)
+
+
+async def complete(registry: Registry, table: str) -> None:
+    """Record that no program writes past Heatsink from now on. Raises `InvalidSetting`."""
+    if is_leaving(registry.view, table):
+        raise InvalidSetting(
+            f"table {table!r} has left this registry, which still has its old layouts: adopt it "
+            "with another registry",
+            field="table",
+        )
+    if completed_ms(registry.view, table) == float("inf"):
+        await registry.keep_ahead(leads=False)
+        await registry.publish([completion(table, registry.view.horizon_ms)], term=None)
+
+
+async def written_past(
+    registry: Registry, address: DynamoAddress, declared: SpreadTable, clock: Clock
+) -> list[Stray]:
+    """Return rows of spread keys that were written past Heatsink; at most the first 100."""
+    client = open_table(address, clock)[1]
+    places = Places(declared, registry.view, registry.meta.seed)
+    found: list[Stray] = []
+    try:
+        async for stray in strays(client, places, registry.view):
+            found.append(stray)
+            if len(found) == SHOWN_MAX:
+                break
+    finally:
+        await client.close()
+    return found
+
+
+async def leave(
+    registry: Registry,
+    address: DynamoAddress,
+    clock: Clock,
+    everything: bool,
+    tick: Callable[[], object] = lambda: None,
+) -> Departure:
+    """Record that a table leaves, and move all its rows back under the bare key.
+
+    With `everything`, scan the whole table for rows in buckets. May be repeated at any time.
+    """
+    if not is_leaving(registry.view, address.table):
+        await registry.publish([departure(address.table)], term=None)
+    client = open_table(address, clock)[1]
+    try:
+        described = (await client.call("DescribeTable", {"TableName": address.table})).body
+        keys = keys_in(described["Table"])
+        mover = Mover(client, keys, clock)
+        counts = {"moved": 0, "merged": 0}
+        conflicts = []
+        async for row in bucket_rows(client, keys, registry.view, everything):
+            moved = await mover.move(row)
+            tick()
+            if moved.outcome == "conflict":
+                conflicts.append(moved)
+            else:
+                counts[moved.outcome] += 1
+    finally:
+        await client.close()
+    return Departure(counts["moved"], counts["merged"], conflicts)
+
+
+def keys_in(described: dict[str, Any]) -> Keys:
+    names = {one["KeyType"]: one["AttributeName"] for one in described["KeySchema"]}
+    if "RANGE" not in names:
+        raise InvalidSetting(
+            f"table {described['TableName']!r} has no sort key, so it was never spread",
+            field="table",
+        )
+    return Keys(described["TableName"], names["HASH"], names["RANGE"])

@@ -1,0 +1,166 @@
+"""Finds programs that write to a table past Heatsink, and keeps them out.
+
+DynamoDB does not tell who wrote an item. Two sources do. CloudTrail, if it records data events,
+names the role of every write. And once keys are spread, a row under the bare key that belongs into
+a bucket was written past Heatsink.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from heatsink.door.places import Places
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.subjects import Kind, subject_of
+from heatsink.registry.decisions import View
+from heatsink.stores.dynamodb.client import DynamoClient
+
+WRITES = (
+    *("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"),
+    *("ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction", "ImportTable"),
+)
+ACTIONS = (
+    *("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"),
+    *("PartiQLInsert", "PartiQLUpdate", "PartiQLDelete"),
+)
+SERVICE = "dynamodb.amazonaws.com"
+GZIP = b"\x1f\x8b"
+
+
+class Writer(msgspec.Struct):
+    """Somebody who wrote to the table past Heatsink, by CloudTrail."""
+
+    who: str
+    writes: int
+    operations: list[str]
+    last: str
+    agent: str
+
+
+class _Trail(msgspec.Struct):
+    Records: list[dict[str, Any]]
+
+
+def writers_in(files: Iterable[Path], table: str, roles: Iterable[str]) -> list[Writer]:
+    """Return who wrote to a table, apart from Heatsink's own roles, by files of CloudTrail.
+
+    `files` are log files as CloudTrail stores them, gzipped or not. `roles` are the ARNs of roles
+    that write through Heatsink. Raises `InvalidSetting` for a file that is none of CloudTrail's.
+    """
+    ours, found = set(roles), dict[str, Writer]()
+    for event in (event for file in files for event in _events(file)):
+        if event.get("eventSource") != SERVICE or event.get("eventName") not in WRITES:
+            continue
+        who = _role_of(event.get("userIdentity") or {})
+        if event.get("errorCode") or who in ours or not _concerns(event, table):
+            continue
+        writer = found.setdefault(who, Writer(who, 0, [], "", ""))
+        writer.writes += 1
+        if event["eventName"] not in writer.operations:
+            writer.operations.append(event["eventName"])
+        if str(event.get("eventTime")) >= writer.last:
+            writer.last, writer.agent = str(event.get("eventTime")), str(event.get("userAgent"))
+    return sorted(found.values(), key=lambda writer: -writer.writes)
+
+
+def _events(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        content = file.read_bytes()
+        content = gzip.decompress(content) if content.startswith(GZIP) else content
+        yield from msgspec.json.decode(content, type=_Trail).Records
+    except (OSError, EOFError, msgspec.MsgspecError, ValueError) as error:
+        raise InvalidSetting(
+            f"{file} is no log file of CloudTrail: {error}", field="trail"
+        ) from None
+
+
+def _role_of(identity: dict[str, Any]) -> str:
+    """Return the ARN of a role or user: of the role itself, not of its session."""
+    issuer = (identity.get("sessionContext") or {}).get("sessionIssuer") or {}
+    return str(issuer.get("arn") or identity.get("arn") or identity.get("invokedBy") or "unknown")
+
+
+def _concerns(event: dict[str, Any], table: str) -> bool:
+    parameters = event.get("requestParameters") or {}
+    if parameters.get("tableName") in (table, f"table/{table}"):
+        return True
+    ends = f":table/{table}"
+    return any(str(one.get("ARN", "")).endswith(ends) for one in event.get("resources") or ())
+
+
+def only_writers(table_arn: str, roles: list[str]) -> dict[str, Any]:
+    """Return a policy of the table that lets only these roles write to it.
+
+    It is a resource-based policy: `aws dynamodb put-resource-policy` sets it. It grants nothing.
+    """
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Sid": "OnlyHeatsinkWrites",
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": [f"dynamodb:{action}" for action in ACTIONS],
+                "Resource": table_arn,
+                "Condition": {"ArnNotEquals": {"aws:PrincipalArn": roles}},
+            }
+        ],
+    }
+
+
+class Stray(msgspec.Struct):
+    """A row under the bare key that belongs into a bucket: it was written past Heatsink."""
+
+    partition_key: str
+    sort_key: Any
+
+
+def spread_keys(view: View, table: str) -> list[str]:
+    """Return the partition keys of a table that have, or had, several buckets."""
+    start = f"{table}/"
+    subjects = (subject_of(label) for label, layout in view.layouts.items() if layout.later)
+    names = (one.name for one in subjects if one.kind is Kind.TABLE and one.name.startswith(start))
+    return sorted(name.removeprefix(start) for name in names)
+
+
+async def strays(client: DynamoClient, places: Places, view: View) -> AsyncIterator[Stray]:
+    """Yield the rows of spread keys that were written past Heatsink since the adoption."""
+    table = places.table
+    for key in spread_keys(view, table.name):
+        request: dict[str, Any] = {
+            "TableName": table.name,
+            "KeyConditionExpression": "#p = :p",
+            "ProjectionExpression": "#p, #s",
+            "ExpressionAttributeNames": {"#p": table.partition_key, "#s": table.sort_key},
+            "ExpressionAttributeValues": {":p": {"S": key}},
+            "ConsistentRead": True,
+        }
+        async for row in rows_of(client, "Query", request):
+            keys = places.keys_of(row, exactly=False)
+            if keys is None:
+                continue
+            rule = table.rule_of(keys.sort)
+            time_ms = rule.time_ms(keys.sort)
+            if time_ms is None or time_ms < places.complete_ms:
+                continue
+            if places.spot(keys, rule, time_ms).bucket is not None:
+                yield Stray(key, row[table.sort_key])
+
+
+async def rows_of(
+    client: DynamoClient, operation: str, request: dict[str, Any]
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield all rows of a Query or Scan."""
+    start: dict[str, Any] = {}
+    while True:
+        body = (await client.call(operation, {**request, **start})).body
+        for row in body["Items"]:
+            yield row
+        if "LastEvaluatedKey" not in body:
+            return
+        start = {"ExclusiveStartKey": body["LastEvaluatedKey"]}

@@ -1,0 +1,195 @@
+"""`heatsink adopt`: brings a table under Heatsink in steps, and out of it again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.words import counted
+from heatsink.server.adoption.steps import (
+    Departure,
+    Standing,
+    complete,
+    leave,
+    registry_at,
+    standing_of,
+    written_past,
+)
+from heatsink.server.adoption.writers import Stray, Writer, only_writers, writers_in
+from heatsink.server.door.tables import read_tables
+from heatsink.stores.dynamodb import open_table
+from heatsink.stores.dynamodb.address import DynamoAddress
+
+from .configuration import json_option
+from .fsck import existing_table
+from .progress import progress_bar
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+SHOWN = 20
+
+
+class Past(msgspec.Struct, frozen=True):
+    """Programs that write past Heatsink, and rows that they wrote."""
+
+    writers: list[Writer]
+    rows: list[Stray]
+
+
+@click.command()
+@click.argument("url")
+@click.argument("table_name", metavar="TABLE")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Look for programs that write TABLE past Heatsink: in --trail, and in the rows of spread "
+    "keys (needs --tables). The exit code is 1 if there are any.",
+)
+@click.option(
+    "--trail", multiple=True, type=FILE, help="Log file of CloudTrail's data events; repeatable."
+)
+@click.option(
+    "--role", multiple=True, help="ARN of a role that writes through Heatsink; may be repeated."
+)
+@click.option("--tables", type=FILE, help="The file that declares TABLE, as for heatsink door.")
+@click.option(
+    "--policy", is_flag=True, help="Print the table policy that lets only the --role write."
+)
+@click.option(
+    "--complete",
+    "completes",
+    is_flag=True,
+    help="Confirm that no program writes TABLE past Heatsink any more: its keys may be spread.",
+)
+@click.option(
+    "--leave",
+    "leaves",
+    is_flag=True,
+    help="Move all rows back under the bare key. Processes with Heatsink refuse TABLE from now on. "
+    "If it is interrupted, run it again.",
+)
+@click.option(
+    "--scan",
+    is_flag=True,
+    help="With --leave: read the whole table, as prefixes with fixed buckets need it.",
+)
+@json_option
+def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
+    """Show where your TABLE stands on its way into Heatsink, and take the next step.
+
+    URL is the store that holds Heatsink's registry. TABLE is the name of a table in the same
+    region, or the URL of a table elsewhere: dynamodb://chat?region=eu-west-1. Until --complete,
+    Heatsink counts heat and decides, but gives no key a second bucket: a dry run.
+    """
+    chosen = [name for name in ("check", "policy", "completes", "leaves") if options[name]]
+    if len(chosen) > 1:
+        raise InvalidSetting("--check, --policy, --complete and --leave are separate steps")
+    result = asyncio.run(_step(url, table_name, options, SystemClock()))
+    if as_json or options["policy"]:
+        text = msgspec.json.encode(result)
+        click.echo((msgspec.json.format(text) if options["policy"] else text).decode())
+    else:
+        _print(table_name, result)
+    if isinstance(result, Past) and (result.writers or result.rows):
+        click.get_current_context().exit(1)
+    if isinstance(result, Departure) and result.conflicts:
+        click.get_current_context().exit(1)
+
+
+async def _step(url: str, table_name: str, options: dict[str, Any], clock: Clock) -> Any:
+    address = await existing_table(table_name, url, clock)
+    if options["policy"]:
+        return await _policy(address, options["role"], clock)
+    async with registry_at(url, clock) as registry:
+        if options["check"]:
+            writers = writers_in(options["trail"], address.table, options["role"])
+            rows: list[Stray] = []
+            if options["tables"] is not None:
+                declared = _declared(options["tables"], address.table)
+                rows = await written_past(registry, address, declared, clock)
+            elif not options["trail"]:
+                raise InvalidSetting(
+                    "--check needs --trail (files of CloudTrail) or --tables (the declaration)"
+                )
+            return Past(writers, rows)
+        if options["leaves"]:
+            with progress_bar(count="rows moved") as bar:
+                task = bar.add_task("", total=None)
+                tick = lambda: bar.advance(task)  # noqa: E731
+                return await leave(registry, address, clock, options["scan"], tick)
+        if options["completes"]:
+            await complete(registry, address.table)
+        return standing_of(registry.view, address.table)
+
+
+async def _policy(address: DynamoAddress, roles: tuple[str, ...], clock: Clock) -> Any:
+    if not roles:
+        raise InvalidSetting("--policy needs --role: the ARN of the role that may write")
+    client = open_table(address, clock)[1]
+    try:
+        described = (await client.call("DescribeTable", {"TableName": address.table})).body
+    finally:
+        await client.close()
+    return only_writers(described["Table"]["TableArn"], list(roles))
+
+
+def _declared(path: Path, table: str) -> Any:
+    for declared in read_tables(path):
+        if declared.name == table:
+            return declared
+    raise InvalidSetting(f"{path} does not declare the table {table!r}", field="tables")
+
+
+def _print(name: str, result: Standing | Past | Departure) -> None:
+    if isinstance(result, Standing):
+        _print_standing(result)
+    elif isinstance(result, Past):
+        _print_past(name, result)
+    else:
+        click.echo(
+            f"{name}: {counted(result.moved, 'row')} moved under the bare key, "
+            f"{result.merged:,} were already there."
+        )
+        for row in result.conflicts[:SHOWN]:
+            click.echo(
+                f"conflict: {row.partition_key} {row.sort_key} is also under the bare key, with "
+                "other content. Compare both, delete one, and run this again"
+            )
+
+
+def _print_standing(standing: Standing) -> None:
+    words = {
+        "dry run": "adoption is not complete. Heatsink counts and decides, and spreads no key.",
+        "complete": f"adoption is complete for rows from {standing.complete_from_ms} (ms since "
+        "1970) on.",
+        "append-only": "declared append-only: keys are spread while other programs write.",
+        "leaving": "leaves Heatsink: processes refuse it.",
+    }
+    click.echo(f"{standing.table}: {words[standing.state]}")
+    if standing.spread_keys:
+        click.echo(f"{counted(standing.spread_keys, 'key')} had several buckets so far.")
+    if standing.state == "dry run" and standing.would:
+        table = Table("partition key", "would have had", box=None)
+        for one in standing.would[:SHOWN]:
+            table.add_row(escape(one.partition_key), counted(one.buckets, "bucket"))
+        Console().print(table)
+
+
+def _print_past(name: str, past: Past) -> None:
+    if not past.writers and not past.rows:
+        click.echo(f"{name}: nobody was found who writes past Heatsink.")
+    for writer in past.writers:
+        click.echo(
+            f"{writer.who}: {counted(writer.writes, 'write')} ({', '.join(writer.operations)}), "
+            f"the last at {writer.last} with {writer.agent}"
+        )
+    for row in past.rows[:SHOWN]:
+        click.echo(f"written past Heatsink: {row.partition_key} {row.sort_key}")

@@ -1,0 +1,283 @@
+"""`heatsink adopt`: the dry run, writers who go past Heatsink, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import heatsink
+from heatsink.cli import main
+from heatsink.door.core import Core
+from heatsink.door.declaration import SpreadTable, by_time
+from heatsink.door.keys import TAG, physical, subject_in
+from heatsink.door.protocol import WireError
+from heatsink.door.times import millis_text
+from heatsink.emulator.settings import EngineSettings
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.registry.adoption import Adoptions, completion, departure, trials
+from heatsink.registry.decisions import BUCKETS, Decision, LogEntry, View
+from heatsink.server.adoption.steps import registry_at
+from heatsink.spread.policy import BucketRules
+from heatsink.testing.dynamodb import LocalDynamoDB
+from tests.server.door.conftest import CHAT, make_table
+from tests.waiting import soon, until
+
+OURS = "arn:aws:iam::111122223333:role/shop"
+ROOM, BUCKET_COUNT = "r1", 4
+
+
+class Place:
+    """A table of a user, and a registry that has spread one of its keys."""
+
+    def __init__(self, dynamodb: LocalDynamoDB, folder: Path) -> None:
+        self.client: Any = dynamodb.client()
+        self.url = dynamodb.url
+        self.registry = f"sqlite:///{folder}/registry.db"
+        self.table = f"dynamodb://chat?endpoint={dynamodb.url}"
+        make_table(self.client, "chat")
+        with heatsink.connect_sync(self.registry, coordinate=False):
+            pass
+
+    def run(self, *flags: str) -> Result:
+        return CliRunner().invoke(main, ["adopt", self.registry, self.table, *flags])
+
+    def spread(self) -> int:
+        """Complete the adoption, spread the room, and return since when it is spread, in ms."""
+        assert self.run("--complete").exit_code == 0
+        with heatsink.connect_sync(self.registry) as hs:
+            subject = subject_in("chat", ROOM)
+            hs.pin(subject, buckets=BUCKET_COUNT, reason="test")
+            until(lambda: hs.explain(subject).buckets == BUCKET_COUNT)
+            return int(hs.explain(subject).epochs[-1].start_ms)
+
+    def put(self, room: str, number: int, **more: Any) -> dict[str, Any]:
+        item = {"room": {"S": room}, "at": {"S": f"MSG#{number:013}"}, "n": {"N": "1"}, **more}
+        self.client.put_item(TableName="chat", Item=item)
+        return item
+
+    def rows(self) -> list[dict[str, Any]]:
+        return list(self.client.scan(TableName="chat")["Items"])
+
+    def in_buckets(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows() if TAG in row["room"]["S"]]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with LocalDynamoDB() as dynamodb:
+        yield Place(dynamodb, tmp_path)
+
+
+async def test_before_the_adoption_everything_is_decided_and_nothing_is_spread(
+    place: Place,
+) -> None:
+    rules = BucketRules(bucket_units_s=10)
+    subject = subject_in("chat", "hot")
+    async with heatsink.connect(place.registry, rules=rules) as hs:
+        view = hs.parts.registry.view
+
+        def decided() -> bool:
+            hs.parts.tracker.record(subject.text, 100)
+            return bool(trials(view, "chat"))
+
+        await soon(decided)
+        assert view.layout(subject.text).buckets == 1
+    result = json.loads((await asyncio.to_thread(place.run, "--json")).stdout)
+    assert result["state"] == "dry run"
+    assert result["would"][0]["partition_key"] == "hot"
+    assert result["would"][0]["buckets"] > 1
+    assert "would have had" in (await asyncio.to_thread(place.run)).stdout
+
+
+def test_a_trial_keeps_the_highest_number_of_buckets() -> None:
+    view = View()
+    adoptions = Adoptions(view)
+    key = Subject(Kind.TABLE, "chat/r1")
+
+    def decide(buckets: int) -> list[Decision]:
+        found = adoptions.allowed([Decision(key, BUCKETS, buckets, "hot")])
+        version = view.version + 1
+        start_ms = 1_000 * version
+        view.apply(LogEntry(version, start_ms, start_ms, tuple(found)))
+        return found
+
+    assert [one.subject.kind for one in decide(4)] == [Kind.TRIAL]
+    assert decide(3) == []
+    assert [one.value for one in decide(6)] == [6]
+    view.apply(LogEntry(view.version + 1, 0, 90_000, (completion("chat", 5),)))
+    assert [one.subject.kind for one in decide(4)] == [Kind.TABLE]
+    view.apply(LogEntry(view.version + 1, 0, 99_000, (departure("chat"),)))
+    assert decide(5) == []
+
+
+def test_the_trail_names_writers_that_go_past_heatsink(tmp_path: Path, place: Place) -> None:
+    def event(name: str, arn: str, table: str = "chat", **more: Any) -> dict[str, Any]:
+        issuer = {"sessionContext": {"sessionIssuer": {"arn": arn}}, "arn": f"{arn}/session"}
+        return {
+            "eventSource": "dynamodb.amazonaws.com",
+            "eventName": name,
+            "eventTime": "2026-11-17T06:00:00Z",
+            "userAgent": "aws-sdk-go-v2",
+            "userIdentity": issuer,
+            "requestParameters": {"tableName": table},
+            **more,
+        }
+
+    batch: dict[str, Any] = {"requestParameters": {}, "resources": [{"ARN": "arn:aws:dynamodb:x:1:table/chat"}]}
+    records = [
+        event("PutItem", OURS),
+        event("PutItem", "arn:cron"),
+        event("BatchWriteItem", "arn:cron", **batch),
+        event("GetItem", "arn:reader"),
+        event("PutItem", "arn:other", table="orders"),
+        event("PutItem", "arn:denied", errorCode="AccessDenied"),
+    ]
+    file = tmp_path / "trail.json.gz"
+    file.write_bytes(gzip.compress(json.dumps({"Records": records}).encode()))
+    result = place.run("--check", "--trail", str(file), "--role", OURS, "--json")
+    assert result.exit_code == 1
+    (writer,) = json.loads(result.stdout)["writers"]
+    assert (writer["who"], writer["writes"]) == ("arn:cron", 2)
+    assert writer["operations"] == ["PutItem", "BatchWriteItem"]
+    (tmp_path / "no.json").write_text("[]")
+    wrong = place.run("--check", "--trail", str(tmp_path / "no.json"))
+    assert "is no log file of CloudTrail" in wrong.stderr
+
+
+def test_the_policy_lets_only_the_role_write(place: Place) -> None:
+    policy = json.loads(place.run("--policy", "--role", OURS).stdout)
+    (statement,) = policy["Statement"]
+    assert statement["Effect"] == "Deny"
+    assert statement["Condition"] == {"ArnNotEquals": {"aws:PrincipalArn": [OURS]}}
+    assert statement["Resource"].endswith(":table/chat")
+    assert "dynamodb:PartiQLInsert" in statement["Action"]
+    assert "--role" in place.run("--policy").stderr
+
+
+def test_rows_that_were_written_past_heatsink_are_found(place: Place, tmp_path: Path) -> None:
+    since_ms = place.spread()
+    (tmp_path / "tables.toml").write_text(CHAT)
+    flags = ("--check", "--tables", str(tmp_path / "tables.toml"), "--json")
+    place.put(ROOM, since_ms - 3_600_000)
+    place.put("cold", since_ms + 5)
+    assert place.run(*flags).exit_code == 0
+    stray = place.put(ROOM, since_ms + 7)
+    result = place.run(*flags)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["rows"] == [{"partition_key": ROOM, "sort_key": stray["at"]}]
+
+
+def fill(place: Place, count: int) -> None:
+    since_ms = place.spread()
+    for number in range(count):
+        place.put(physical(ROOM, number % BUCKET_COUNT), since_ms + number)
+
+
+def test_leaving_brings_all_rows_back_under_the_bare_key(place: Place) -> None:
+    fill(place, 25)
+    place.put("cold", 7)
+    before = len(place.rows())
+    result = place.run("--leave")
+    assert result.exit_code == 0, result.output
+    assert "25 rows moved" in result.stdout
+    assert not place.in_buckets()
+    assert len(place.rows()) == before
+    assert "leaves Heatsink" in place.run().stdout
+    assert "another registry" in place.run("--complete").stderr
+
+
+def test_leaving_with_a_scan_finds_buckets_that_no_layout_names(place: Place) -> None:
+    fill(place, 3)
+    place.put(physical("fixed", 5), 1)
+    place.run("--leave")
+    assert len(place.in_buckets()) == 1
+    place.run("--leave", "--scan")
+    assert not place.in_buckets()
+
+
+def test_a_row_in_both_places_is_kept_and_reported(place: Place) -> None:
+    fill(place, 2)
+    row = place.in_buckets()[0]
+    place.put(ROOM, int(row["at"]["S"].removeprefix("MSG#")), n={"N": "9"})
+    result = place.run("--leave")
+    assert result.exit_code == 1
+    assert "conflict" in result.stdout
+    assert len(place.rows()) == 3
+    place.client.delete_item(TableName="chat", Key={"room": {"S": ROOM}, "at": row["at"]})
+    assert place.run("--leave").exit_code == 0
+    assert not place.in_buckets()
+
+
+def test_leaving_is_continued_after_kill_9(tmp_path: Path) -> None:
+    settings = EngineSettings(port=0, write_limit=1e9, read_limit=1e9, latency_s=0.01)
+    with LocalDynamoDB(settings) as dynamodb:
+        place = Place(dynamodb, tmp_path)
+        fill(place, 40)
+        command = [sys.executable, "-m", "heatsink", "adopt", place.registry, place.table]
+        with subprocess.Popen([*command, "--leave"], stdout=subprocess.DEVNULL) as process:
+            until(lambda: len(place.in_buckets()) < 35)
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+        assert place.in_buckets()
+        assert len(place.rows()) == 40
+        assert place.run("--leave").exit_code == 0
+        assert not place.in_buckets()
+        assert len(place.rows()) == 40
+
+
+def test_updates_during_the_move_are_not_lost(place: Place) -> None:
+    """Processes that have not heard of the move go on to update rows in their buckets."""
+    fill(place, 12)
+    keys = [{name: row[name] for name in ("room", "at")} for row in place.in_buckets()]
+    done, ending = [0], threading.Event()
+
+    def update() -> None:
+        while not ending.is_set():
+            for key in keys:
+                place.client.update_item(
+                    TableName="chat",
+                    Key=key,
+                    UpdateExpression="ADD n :one",
+                    ExpressionAttributeValues={":one": {"N": "1"}},
+                )
+                done[0] += 1
+
+    writer = threading.Thread(target=update)
+    writer.start()
+    until(lambda: done[0] > 5)
+    place.run("--leave")
+    ending.set()
+    writer.join()
+    assert sum(int(row["n"]["N"]) for row in place.rows()) == len(keys) + done[0]
+
+
+async def test_processes_refuse_a_table_that_leaves(place: Place) -> None:
+    await asyncio.to_thread(place.run, "--leave")
+    rules = [by_time("MSG#", millis_text)]
+    declared = SpreadTable("chat", partition_key="room", sort_key="at", rules=rules)
+
+    class Heat:
+        def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None: ...
+
+        def record_read(self, key: str, reads: int = 1) -> None: ...
+
+    async with registry_at(place.registry, SystemClock()) as registry:
+        core = Core([declared], registry.view, registry.meta.seed, Heat())
+        key = {"room": {"S": "r"}, "at": {"S": "a"}}
+        with pytest.raises(WireError, match="leaves Heatsink"):
+            core.begin("GetItem", {"TableName": "chat", "Key": key})
+        with pytest.raises(WireError, match="leaves Heatsink"):
+            core.begin("BatchGetItem", {"RequestItems": {"chat": {"Keys": [key]}}})
+        assert core.begin("DescribeTable", {"TableName": "chat"}) is None
