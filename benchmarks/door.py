@@ -20,6 +20,7 @@ from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 
 from .clients import CLOCK
+from .door_server import compare_servers
 from .dynamodb import running_engine
 from .harness import Bench, Contender, Scale, interleave, ratio_at_most
 
@@ -104,3 +105,4 @@ async def run(bench: Bench, scale: Scale) -> None:
                 )
                 target = ratio_at_most(RATIO_MAX)
                 bench.add(f"{name}, attached", "µs", samples[0], target, ("boto3", samples[1]))
+    await compare_servers(bench, scale)

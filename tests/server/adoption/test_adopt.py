@@ -135,7 +135,10 @@ def test_the_trail_names_writers_that_go_past_heatsink(tmp_path: Path, place: Pl
             **more,
         }
 
-    batch: dict[str, Any] = {"requestParameters": {}, "resources": [{"ARN": "arn:aws:dynamodb:x:1:table/chat"}]}
+    batch: dict[str, Any] = {
+        "requestParameters": {},
+        "resources": [{"ARN": "arn:aws:dynamodb:x:1:table/chat"}],
+    }
     records = [
         event("PutItem", OURS),
         event("PutItem", "arn:cron"),
