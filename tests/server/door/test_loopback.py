@@ -64,7 +64,7 @@ def test_bytes_pass_untouched(door: Served, emulator: LocalDynamoDB) -> None:
     status, headers, body = post(door, "GetItem", bodies[0])
     assert status == 200
     assert headers["x-amz-crc32"] == str(crc32(body))
-    assert len(headers["x-amzn-RequestId"]) == 32
+    assert headers["x-amzn-RequestId"].isalnum()
 
 
 def test_a_web_page_cannot_call_it(door: Served) -> None:

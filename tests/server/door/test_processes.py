@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from botocore.config import Config
+
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests.processes import Served
 from tests.server.door.conftest import a_door, client_of
@@ -36,7 +38,8 @@ def test_processes_share_a_port_and_one_that_dies_is_restarted(
 def test_a_replacement_loses_no_request(emulator: LocalDynamoDB, tmp_path: Path) -> None:
     with a_door(tmp_path, emulator.url, "--processes", "2") as door:
         first = children(door)
-        client: Any = client_of(door.url)
+        retries = Config(retries={"total_max_attempts": 3, "mode": "standard"})
+        client: Any = client_of(door.url, config=retries)
         client.list_tables()
         door.process.send_signal(signal.SIGHUP)
 

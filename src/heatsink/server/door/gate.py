@@ -64,6 +64,7 @@ CROWDED = "heatsink door is at its limit of requests in progress: retry"
 MIB = 1_024 * 1_024
 BAD_REQUEST, NOT_FOUND, CROWDED_STATUS = 400, 404, 503
 WATCH_S = 0.02
+LINGER_S = 0.5
 _HEAD = (
     b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
     b"x-amzn-RequestId: %b\r\nx-amz-crc32: %d\r\nDate: %b\r\n\r\n"
@@ -307,9 +308,12 @@ class Gate(Framing):
     async def end(self) -> None:
         """Accept no more connections, finish the requests in progress, and close."""
         self.is_ending = True
-        until_s = self._clock.monotonic_s() + self.limits.grace_s
+        now_s = self._clock.monotonic_s()
+        until_s = now_s + self.limits.grace_s
         for server in self._servers:
             await stop_accepting(server)
+        while self.crowd.all and self._clock.monotonic_s() < min(now_s + LINGER_S, until_s):
+            await self._clock.sleep(WATCH_S)  # the next answer tells clients to connect anew
         for connection in list(self.crowd.all):
             if isinstance(connection, DoorConnection) and not connection.is_busy:
                 connection.transport.close()
