@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from heatsink.errors import Deposed, HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Attribute, Hooks
-from heatsink.primitives.subjects import Subject
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.adoption import Adoptions
 from heatsink.registry.decisions import Decision
 from heatsink.registry.registry import Registry
@@ -58,7 +58,9 @@ class Leader:
         decisions become trials. If another process has become leader, publish nothing and stop
         leading.
         """
-        allowed = self._adoptions.allowed(decisions)
+        allowed = decisions
+        if any(decision.subject.kind is Kind.TABLE for decision in decisions):
+            allowed = self._adoptions.allowed(decisions)
         try:
             published = await self._registry.publish(allowed, self._lease.term)
         except Deposed:
