@@ -34,7 +34,7 @@ INTERNAL = {
     "Consumer": {"run"},  # written by hand: it also ends well on Ctrl-C
     "Heatsink": {
         *("close", "log", "counters", "reads", "bulk", "timelines", "settings", "worker"),
-        *("parts", "queue_watch"),
+        *("cluster_watch", "parts", "queue_watch"),
     },
 }
 HEAD = '''"""The calls of the client without asyncio. Written by `./dev generate`: do not edit.

@@ -107,7 +107,7 @@ PAIRS = {
     Consumer: BlockingConsumer,
 }
 INTERNAL = {
-    Heatsink: {"parts", "queue_watch"},
+    Heatsink: {"cluster_watch", "parts", "queue_watch"},
     Reads: {"close", "get_own"},
     Timelines: {"adopt"},
     Bulk: {"adopt", "close", "is_closed", "change", "tell_done", "trace_of"},

@@ -352,7 +352,7 @@ def _is_any(handler: Callable[..., Any], *tests: Callable[[object], bool]) -> bo
 
 
 def declared_type(handler: Callable[..., Any], together: bool) -> Any:
-    """Return the type that a handler's first parameter is annotated with, if it declares fields.
+    """Return the type in the annotation of a handler's first parameter, if the type has fields.
 
     If the handler takes lists of items (`together`), the annotation is `list[Type]`. Returns None
     for any other annotation: then items stay as they are.

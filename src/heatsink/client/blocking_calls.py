@@ -479,9 +479,9 @@ class BlockingBulk:
         """Move a partition to the Redis at `url`, or to `"home"`, while everything runs.
 
         New parts go to other partitions until the move is done. The call waits until the
-        partition's parts have ended. It may be repeated, also after a crash. To give a move up,
-        place the partition where it is. Raises `Conflict` if the Redis holds parts that the move
-        would lose, and `NotFound` if there is no such partition::
+        partition's parts have ended. It may be repeated, also after a crash. To cancel a move, call
+        `place` with the Redis that the partition is leaving. Raises `Conflict` if the Redis holds
+        parts that the move would lose, and `NotFound` if there is no such partition::
 
             hs.bulk.place(3, "redis://other:6379")
         """

@@ -57,7 +57,9 @@ class QueueSide:
         """The queue; the first call makes it."""
         if self.opened is None:
             if self.make_queue is None:
-                raise InvalidSetting("this client has no queue: make it with heatsink.connect()")
+                raise InvalidSetting(
+                    "this client has no queue: open the client with heatsink.connect()"
+                )
             self.opened = self.make_queue()
             self.opened.bulk.owner.follow(self.owner)
             self.opened.bulk.adopt(self.settings.bulk.weights)

@@ -87,9 +87,9 @@ class Leader:
 class Coordinator:
     """Holds or watches the lease, and keeps the closed time ahead of now.
 
-    While it leads, it publishes news and runs its control loops. These three have a schedule each:
-    the lease and the closed time never wait for Redis or for a control loop, however long its turn
-    takes.
+    While it leads, it also publishes news and runs its control loops. Lease and closed time, news,
+    and control loops each have a schedule of their own. So the lease and the closed time never wait
+    for Redis or for a control loop, however long its turn takes.
     """
 
     def __init__(

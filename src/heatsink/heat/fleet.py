@@ -272,10 +272,11 @@ class Aggregator:
         self._latest_s = max(self._latest_s, now_s)
 
     def take(self, now_s: float) -> list[WindowHeat]:
-        """The last window, if it has become complete since the last call, and the one that runs.
+        """Return the window completed since the previous call, if any, and the current window.
 
-        The window that runs lists only notable keys that have new reports since the last call. If
-        no server reported, a complete window is empty, so that keys cool down.
+        The current window lists only keys that the leader follows and that servers have reported
+        since the previous call. If no server reported, a complete window is empty, so that keys
+        cool down.
         """
         self._notice_jump_back(now_s)
         self._let_go(now_s)

@@ -127,7 +127,9 @@ class DynamoCounters:
         share = await self._table.get(key(partition, SHARE), consistent=True) or {}
         entry = share.get(_attribute(writer))
         if entry is None:
-            raise TokenExpired("this writer is too old, and its totals may be gone: use a new one")
+            raise TokenExpired(
+                "the totals of this counter writer are no longer kept: call hs.counters.buffered()"
+            )
         raised, lowered, folded, _ = (int(value["N"]) for value in entry["L"])
         return Running(raised, lowered) if folded else None
 
