@@ -38,6 +38,7 @@ NAMES = (
     "registry_reads",
     "fleet",
     "jump",
+    "partitions",
     "queue_store",
     "queue",
     "claims",

@@ -186,6 +186,7 @@ class Walk:
         live = await self.both(lambda s: s.losses.live_parts(PARTITION, "", 100), _sorted_parts)
         assert {part.id for part in live} <= set(self.parts)
         await self.both_loads(lambda s: s.queue.load(PARTITION))
+        await self.both(lambda s: s.queue.is_idle(PARTITION))
 
     async def look_at_failures(self) -> None:
         for part in self.parts:

@@ -54,7 +54,7 @@ HOPS_MAX = 4  # how often one call follows a partition that moves
 PARTITION_CALLS = frozenset(
     {
         *("stage", "steer", "claim", "settle", "chores", "load", "part", "failures"),
-        *("gaps", "live_parts", "record_of"),
+        *("is_idle", "gaps", "live_parts", "record_of"),
     }
 )
 

@@ -256,6 +256,12 @@ class QueueStore(Protocol):
 
     async def load(self, partition: int) -> PartitionLoad: ...
 
+    async def is_idle(self, partition: int) -> bool:
+        """Return whether the partition has no work: no part to run, to report or to clear.
+
+        This is the cheapest call of all. A place that gave the partition away is idle.
+        """
+
     async def part(self, partition: int, part: str) -> PartCounts | None: ...
 
     async def failures(

@@ -254,6 +254,42 @@ async def test_a_refusal_has_a_code(connection: Connection) -> None:
     assert caught.value.code
 
 
+async def test_commands_sent_together_are_answered_each_on_its_own(connection: Connection) -> None:
+    calls = [connection.run_together("SET", f"k{n}", n) for n in range(300)]
+    calls += [connection.run_together("INCR", "k7"), connection.run_together("HGET", "k1", "f")]
+    calls += [connection.run_together("GET", f"k{n}") for n in range(300)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert answers[300] == 8
+    refused = answers[301]
+    assert isinstance(refused, Refused)
+    assert refused.code == "WRONGTYPE"
+    assert answers[302:309] == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert answers[309] == b"8"
+
+
+async def test_a_caller_who_gives_up_leaves_the_others_their_answers(
+    connection: Connection,
+) -> None:
+    first, second = (asyncio.ensure_future(connection.run_together("ECHO", w)) for w in "ab")
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == b"b"
+    assert first.cancelled()
+
+
+async def test_commands_sent_together_fail_together_if_redis_is_gone() -> None:
+    with real(RedisServer) as server:
+        connection = Connection(patient(server.url), SystemClock(), Random(1))
+        await connection.run("PING")
+        server.kill()
+        calls = [connection.run_together("GET", f"k{n}") for n in range(5)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [Unavailable] * 5
+        await connection.close()
+        with pytest.raises(Closed):
+            await connection.run_together("PING")
+
+
 async def test_sentinel_leads_to_the_new_primary() -> None:
     with real(RedisSentinel) as group:
         connection = Connection(patient(group.url), SystemClock(), Random(1))

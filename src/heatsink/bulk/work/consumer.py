@@ -55,6 +55,11 @@ logger = logging.getLogger("heatsink")
 VERBS: dict[State, Verb] = {"cancelling": "cancel", "paused": "pause"}
 WORKERS = "workers"
 TIDY_S = 0.25
+TIDY_PER_S = 1_024  # partitions: a process with more of them tidies each less often
+ASK_S = 1.0  # how often to ask a partition whether it is idle
+ASK_PER_S = 256  # partitions: a process with more of them asks each less often
+OWN_AT_ONCE = 128  # partitions
+CHORES_S = 60.0
 LOSSES_S = 2.0
 TARGETS_S = 1.0
 BELL_S = 1.0
@@ -128,6 +133,7 @@ class Consumer:
         self._hooks = bulk.hooks
         self._errors = HandlerErrors(bulk.hooks, clock)
         self._housekeeping = Housekeeping(stores, bulk, clock)
+        self._activity = Activity(stores, clock)
         self._targets = Targets()
         self._pumps: dict[int, Pump] = {}
         self._tasks: dict[Pump, asyncio.Task[None]] = {}
@@ -170,6 +176,7 @@ class Consumer:
             (self._balance, self._settings.member_s / 4),
             (self._tidy, TIDY_S),
             (self._look_for_losses, LOSSES_S),
+            (self._find_work, TIDY_S),
             (self._follow_targets, TARGETS_S),
             (self._listen, 0.0),
         )
@@ -223,11 +230,14 @@ class Consumer:
         mine = [partition for partition in self.partitions if partition in partitions]
         for partition in sorted({*self.partitions} - {*mine[:most]}):
             await self._hand_off(partition)  # also those that are not in the plan any more
-        for partition in wanted_first(self.name, members, partitions):
-            if len(self._pumps) >= most:
-                break
-            if partition not in self._pumps and await self._own(partition, ttl_ms):
-                self._start(partition)
+        others = [p for p in wanted_first(self.name, members, partitions) if p not in self._pumps]
+        while others and len(self._pumps) < most:
+            count = min(most - len(self._pumps), OWN_AT_ONCE)
+            tried, others = others[:count], others[count:]
+            owned = await asyncio.gather(*(self._own(partition, ttl_ms) for partition in tried))
+            for partition, is_mine in zip(tried, owned, strict=True):
+                if is_mine:
+                    self._start(partition)
         self._forget_ended()
 
     def _is_of_my_kind(self, member: str) -> bool:
@@ -267,6 +277,7 @@ class Consumer:
             self._rng,
         )
         pump.pool.resize(self._target(partition))
+        self._activity.note(partition)
         self._pumps[partition] = pump
         self._tasks[pump] = asyncio.ensure_future(pump.run())
 
@@ -293,9 +304,31 @@ class Consumer:
 
     # -- the other rounds ------------------------------------------------------------------
 
+    @property
+    def _busy_partitions(self) -> list[int]:
+        return [
+            partition
+            for partition, pump in sorted(self._pumps.items())
+            if self._activity.is_busy(partition) or not pump.is_empty
+        ]
+
+    async def _find_work(self) -> None:
+        """Ask some partitions whether they are idle, and wake the pumps of those that are not.
+
+        The bell wakes pumps too, but a message may get lost, and not all work rings it.
+        """
+        for partition, is_idle in await self._activity.ask(self.partitions):
+            pump = self._pumps.get(partition)
+            if pump is not None and is_idle and pump.is_empty:
+                pump.rest()
+            elif pump is not None and pump.rests:
+                pump.ring()
+
     async def _tidy(self) -> None:
-        for partition in self.partitions:  # one that fails must not hold up the others
+        busy = self._busy_partitions
+        for partition in busy:  # one that fails must not hold up the others
             await self._quietly(self._housekeeping.tidy(partition))
+        await self._clock.sleep(max(len(busy) / TIDY_PER_S - TIDY_S, 0.0))
 
     async def _look_for_losses(self) -> None:
         """Check the parts in this process's partitions for losses.
@@ -304,7 +337,7 @@ class Consumer:
         """
         if self.partitions and self.partitions[0] <= 0:
             await self._quietly(self._housekeeping.look_at_batches())
-        for partition in self.partitions:
+        for partition in self._busy_partitions:
             await self._quietly(self._housekeeping.look_at_parts(partition))
 
     async def _follow_targets(self) -> None:
@@ -322,6 +355,7 @@ class Consumer:
     async def _listen(self) -> None:
         for partition in await self._stores.bell.wait(BELL_S):
             if pump := self._pumps.get(partition):
+                self._activity.note(partition)
                 pump.ring()
 
     # -- ending ----------------------------------------------------------------------------
@@ -337,8 +371,8 @@ class Consumer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for partition in self.partitions:
-            await self._quietly(self._stores.fleet.disown(partition, self.name))
+        disown = self._stores.fleet.disown
+        await asyncio.gather(*(self._quietly(disown(p, self.name)) for p in self.partitions))
         await self._quietly(self._stores.fleet.leave(self.name))
         self._pumps.clear()
         self._tasks.clear()
@@ -370,6 +404,60 @@ def wanted_first(name: str, members: Sequence[str], partitions: Sequence[int]) -
         return list(partitions)
     start = sorted(members).index(name) * len(partitions) // len(members)
     return [*partitions[start:], *partitions[:start]]
+
+
+class Activity:
+    """Knows which partitions are idle, so that a process with many partitions spares them.
+
+    A partition counts as busy until the store says that it is idle. The process asks about each of
+    its partitions once a second, or less often if it has more than `ASK_PER_S` of them. A partition
+    that was idle for `CHORES_S` counts as busy for a moment, so that its old data is deleted.
+    """
+
+    def __init__(self, stores: QueueStores, clock: Clock) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._idle_since_s: dict[int, float] = {}
+        self._asked_s: dict[int, float] = {}
+        self._noted: set[int] = set()
+
+    def is_busy(self, partition: int) -> bool:
+        return partition not in self._idle_since_s
+
+    def note(self, partition: int) -> None:
+        """Remember that the partition has work, or may have."""
+        self._idle_since_s.pop(partition, None)
+        self._noted.add(partition)
+
+    async def ask(self, partitions: Sequence[int]) -> list[tuple[int, bool]]:
+        """Ask the partitions whose turn it is. Returns those that answered."""
+        now_s = self._clock.monotonic_s()
+        before_s = now_s - max(ASK_S, len(partitions) / ASK_PER_S) + TIDY_S / 2
+        waiting = [p for p in partitions if self._asked_s.get(p, 0.0) <= before_s]
+        due = sorted(waiting, key=lambda p: self._asked_s.get(p, 0.0))
+        due = due[: int(max(ASK_PER_S * TIDY_S, 1))]
+        self._asked_s = {p: self._asked_s.get(p, 0.0) for p in partitions} | dict.fromkeys(
+            due, now_s
+        )
+        self._noted.clear()
+        answers = await asyncio.gather(*map(self._ask, due))
+        return [
+            (p, is_idle) for p, is_idle in zip(due, answers, strict=True) if is_idle is not None
+        ]
+
+    async def _ask(self, partition: int) -> bool | None:
+        try:
+            is_idle = await self._stores.queue.is_idle(partition)
+        except HeatsinkError:
+            return None
+        if is_idle and partition in self._noted:
+            return None  # work came while the store answered
+        now_s = self._clock.monotonic_s()
+        if not is_idle or now_s - self._idle_since_s.get(partition, now_s) > CHORES_S:
+            self.note(partition)
+        else:
+            self._idle_since_s.setdefault(partition, now_s)
+        return is_idle
 
 
 class Housekeeping:

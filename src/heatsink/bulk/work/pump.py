@@ -41,7 +41,8 @@ STARVED = 3  # answer times to claim ahead for in addition, if workers had to wa
 CLAIM_MAX = 1_000
 FLUSH_S, FLUSH_S_MAX = 0.005, 0.1  # pause between flushes; longer if the store is slow
 RUN_SHARE = 8  # starts in a row: 1, and 1 more for each 8 workers
-IDLE_S = 1.0  # how often an idle partition is polled
+POLL_S = 1.0  # how often a partition is polled
+REST_S = 60.0  # how often one is polled that the consumer asks whether it is idle
 MIND_S = 0.25
 PAUSE_S = 0.2  # after a failed call
 UNANSWERED_S = 120.0  # how long an unanswered claim may still be applied
@@ -72,7 +73,7 @@ class Pump:
         self._ledger = Ledger()
         self._lanes = Lanes(stores.limits, clock)
         self._nudge, self._news = Nudge(), Nudge()
-        self._depths, self._ready = Nudge(), Nudge()
+        self._depths, self._ready, self._holding = Nudge(), Nudge(), Nudge()
         self._pace = Pace()
         self._answers = AnswerTime()
         self.meter = meter
@@ -92,13 +93,19 @@ class Pump:
         self._has_more = True  # whether the store may have items to claim
         self._was_starved = False  # whether workers were idle when the last claim was answered
         self._look_s = 0.0
+        self.rests = False
         self._beat_s = clock.monotonic_s()
         self._stopping = False
 
     def ring(self) -> None:
         """Make the pump claim soon, because the store may have new items."""
         self._has_more = True
+        self.rests = False
         self._nudge()
+
+    def rest(self) -> None:
+        """Poll rarely until `ring`: the partition is idle, and the consumer asks about it."""
+        self.rests = True
 
     def _on_change(self) -> None:
         self._news()
@@ -161,7 +168,7 @@ class Pump:
     def _until_room(self) -> float:
         """Return how long to wait while no worker has room. A finished item ends the wait early."""
         self._has_more = True
-        return IDLE_S
+        return POLL_S
 
     def _room(self) -> int:
         """Return how many items workers can start now or within `READY_S`."""
@@ -216,8 +223,9 @@ class Pump:
     def _start(self, claimed: Claimed) -> None:
         self._has_more = claimed.more
         self._was_starved = claimed.more and not self.pool.backlog and self.pool.free > 0
-        wake_s = IDLE_S if claimed.wake_ms is None else claimed.wake_ms / 1000 + 0.001
-        self._look_s = self._clock.monotonic_s() + min(wake_s, IDLE_S)
+        poll_s = REST_S if self.rests else POLL_S
+        wake_s = poll_s if claimed.wake_ms is None else claimed.wake_ms / 1000 + 0.001
+        self._look_s = self._clock.monotonic_s() + min(wake_s, poll_s)
         self.meter.claimed(claimed.slices, self._clock.now_s())
         takes = [self.pool.together(each.action) for each in claimed.slices]
         self._together = min(takes, default=self._together)
@@ -233,6 +241,7 @@ class Pump:
             self.pool.give_back_waiting()
         self._depths()
         self._ready()
+        self._holding()
 
     async def _book_starts(self) -> None:
         """Book start times, in a separate loop: claims must not wait for servers of rate limits."""
@@ -306,6 +315,8 @@ class Pump:
     async def _mind(self) -> None:
         """Renew leases, check timeouts, and notice a blocked event loop."""
         while True:
+            while self.is_empty:
+                await self._holding.wait(float("inf"))
             slept_s = self._clock.monotonic_s()
             await self._clock.sleep(MIND_S)
             self._warn_if_blocked(self._clock.monotonic_s() - slept_s - MIND_S)

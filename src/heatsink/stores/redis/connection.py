@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from redis import exceptions
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -29,6 +30,7 @@ logger = logging.getLogger("heatsink")
 Word = str | bytes | int
 CONNECT_S = 1.0
 CALLS_MAX = 16  # concurrent calls: each uses its own connection
+TOGETHER_MAX = 128  # commands in a pipeline: other clients wait while Redis runs it
 PAUSES = Pauses(0.1, 2.0, jitter=0.5)
 FAILURES = (  # errors of a cluster do not derive from RedisError
     exceptions.RedisError,
@@ -75,9 +77,18 @@ class Driver(Protocol):
 
     async def execute_command(self, *words: Any, **options: Any) -> Any: ...
 
+    def pipeline(self, transaction: Any = None) -> Any: ...
+
     def set_response_callback(self, command: str, callback: Any) -> None: ...
 
     async def aclose(self) -> None: ...
+
+
+class _Gathered(NamedTuple):
+    """A command that waits for its pipeline."""
+
+    words: tuple[Word, ...]
+    answer: asyncio.Future[Any]
 
 
 class Connection:
@@ -93,6 +104,8 @@ class Connection:
         self._opening = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
         self._turns = asyncio.Semaphore(CALLS_MAX)
+        self._gathered: list[_Gathered] = []
+        self._pipelines: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._failures = 0
         self._told: set[str] = set()  # kinds of failure logged in this outage, each once
@@ -106,24 +119,67 @@ class Connection:
         if the login or TLS fails, `NoAccess`.
         """
         self._owner.check()
+        command = str(words[0]) if words else TOPOLOGY
+        return await self._answer(self._execute, words, command)
+
+    async def run_together(self, *words: Word) -> Any:
+        """Run one command in a pipeline with the others that callers send at this moment.
+
+        A thousand commands then cost little more than a few. Each command fails on its own. Where
+        an answer is urgent, use `run`: this one comes when the whole pipeline has run.
+        """
+        self._owner.check()
+        gathered = _Gathered(words, asyncio.get_running_loop().create_future())
+        self._gathered.append(gathered)
+        if len(self._gathered) == 1:
+            asyncio.get_running_loop().call_soon(self._send_gathered)
+        return await gathered.answer
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for at in range(0, len(gathered), TOGETHER_MAX):
+            task = asyncio.ensure_future(self._run_pipeline(gathered[at : at + TOGETHER_MAX]))
+            self._pipelines.add(task)
+            task.add_done_callback(self._pipelines.discard)
+
+    async def _run_pipeline(self, gathered: list[_Gathered]) -> None:
+        waiting = [each for each in gathered if not each.answer.done()]
+        try:
+            commands = [each.words for each in waiting]
+            answers = await self._answer(self._execute_all, commands, str(commands[0][0]))
+        except Exception as error:
+            answers = [error] * len(waiting)
+        for each, answer in zip(waiting, answers, strict=True):
+            if each.answer.done():
+                continue
+            if isinstance(answer, FAILURES):
+                each.answer.set_exception(self._translated(answer, str(each.words[0])))
+            elif isinstance(answer, Exception):
+                each.answer.set_exception(answer)
+            else:
+                each.answer.set_result(answer)
+
+    async def _answer(
+        self, execute: Callable[[Any], Coroutine[Any, Any, Any]], words: Any, command: str
+    ) -> Any:
         async with self._turns:
             if self._is_closed:
                 raise Closed.meanwhile(f"the connection to Redis at {self._address}")
             if self._clock.monotonic_s() < self._resume_s:
                 raise Unavailable(f"Redis at {self._address} failed a moment ago: retry later")
             try:
-                answer = await self._send(words)
+                answer = await self._send(execute(words))
             except FAILURES as error:
-                raise self._translated(error, str(words[0]) if words else TOPOLOGY) from None
+                raise self._translated(error, command) from None
             self._succeed()
             return answer
 
-    async def _send(self, words: tuple[Word, ...]) -> Any:
+    async def _send(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a command with a timeout.
 
         The command runs in a task of its own, since some drivers swallow a cancellation.
         """
-        call = asyncio.ensure_future(self._execute(words))
+        call = asyncio.ensure_future(work)
         self._calls.add(call)
         call.add_done_callback(self._end)
         try:
@@ -144,6 +200,22 @@ class Connection:
     async def _execute(self, words: tuple[Word, ...]) -> Any:
         driver = self._driver or await self._open()
         return await driver.execute_command(*words) if words else None
+
+    async def _execute_all(self, commands: Sequence[tuple[Word, ...]]) -> list[Any]:
+        """Run commands in a pipeline; in a cluster side by side, since they are for many nodes."""
+        driver = self._driver or await self._open()
+        if self._address.kind == "cluster" or len(commands) == 1:
+            calls = (driver.execute_command(*words) for words in commands)
+            answers: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
+        else:
+            pipeline = driver.pipeline(transaction=False)
+            for words in commands:
+                pipeline.execute_command(*words)
+            answers = await pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, FAILURES) and not is_final(answer):
+                raise answer
+        return answers
 
     async def _open(self) -> Driver:
         """Return the driver, and open it at the first call.
@@ -180,7 +252,7 @@ class Connection:
         if untrusted := distrust(error):
             self._fail("its certificate is not trusted")
             return NoAccess(f"{where} {untrusted}")
-        if isinstance(error, ANSWERS) and not isinstance(error, MOMENTARY):
+        if is_final(error):
             return self._said(_refusal(error, where, command), command)
         reason = _reason(error)
         self._fail(reason, kind=type(error).__name__)
@@ -224,6 +296,7 @@ class Connection:
         self._is_closed = True
         try:
             await asyncio.gather(*self._calls, return_exceptions=True)
+            await asyncio.gather(*self._pipelines, return_exceptions=True)
         finally:
             driver, self._driver = self._driver, None
             if driver is not None:
@@ -239,6 +312,11 @@ async def _close(driver: Driver) -> None:
     if isinstance(driver, RedisCluster):
         await driver.nodes_manager.aclose()
         await driver.nodes_manager.aclose("startup_nodes")
+
+
+def is_final(error: Exception) -> bool:
+    """Whether Redis refused the command, and will refuse it again."""
+    return isinstance(error, ANSWERS) and not isinstance(error, MOMENTARY)
 
 
 def _reason(error: Exception) -> str:

@@ -357,6 +357,11 @@ class QueuePartition:
         ]
         return Chores(list(self.outbox.values()), stale)
 
+    @property
+    def is_idle(self) -> bool:
+        has_parts = any(share.is_live or share.state == "staged" for share in self.shares.values())
+        return not (has_parts or self.outbox or self.leases)
+
     def load(self, now_ms: float) -> PartitionLoad:
         ready = [share for share in self.shares.values() if share.state == "ready"]
         oldest_ms = min((share.stamp for share in ready if share.waiting), default=0)
@@ -479,6 +484,9 @@ class MemoryQueue(Timed):
 
     async def load(self, partition: int) -> PartitionLoad:
         return self.at(partition).load(self.seen_ms(partition))
+
+    async def is_idle(self, partition: int) -> bool:
+        return self.held(partition).is_idle
 
     async def part(self, partition: int, part: str) -> PartCounts | None:
         share = self.at(partition).shares.get(part)

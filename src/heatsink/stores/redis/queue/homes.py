@@ -213,12 +213,13 @@ class RedisFleet:
         return await script.run(self._connection, key, now, *words, others=others)
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
-        owned, told = await self._queue.run("own", partition, consumer, ttl_ms, workers)
+        words = (consumer, ttl_ms, workers)
+        owned, told = await self._queue.run("own", partition, *words, together=True)
         self._queue.heard(partition, told)
         return bool(owned)
 
     async def disown(self, partition: int, consumer: str) -> None:
-        await self._queue.run("disown", partition, consumer)
+        await self._queue.run("disown", partition, consumer, together=True)
 
     async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
         if keep:

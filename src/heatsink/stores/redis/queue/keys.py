@@ -9,7 +9,7 @@
 
 `{stage}` stands for the stage's name. All other braces are literal: they are Redis Cluster's hash
 tags. Key names contain only hashes of users' texts. The texts themselves are in values.
-scripts/shared/state.lua lists the keys of a partition.
+scripts/shared/numbers.lua lists the keys of a partition.
 """
 
 from __future__ import annotations

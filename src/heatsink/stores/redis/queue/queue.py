@@ -34,7 +34,8 @@ from heatsink.stores.redis.connection import Refused, Word
 from .keys import QueueKeys, QueuePlaces, handle
 from .scripts import Script, SlotClock
 
-_SHARED = ("clock", "state", "rotation", "items", "load")
+_SHARED = ("clock", "numbers", "state", "rotation", "items", "load")
+_SHARED_BY_OWNERS = ("clock", "numbers")  # they run often: loading the rest would cost more
 _OPERATIONS = (
     *(
         "stage",
@@ -48,9 +49,10 @@ _OPERATIONS = (
         "gaps",
         "live_parts",
     ),
-    *("own", "disown", "record_of"),
+    "record_of",
     *("close_place", "learned", "prepare", "take_over", "finished", "copy_out", "copy_in"),
 )
+_OWNERSHIP = ("own", "disown")
 _SLICE_WORDS = 5
 CLOSED = "PLACE"  # the first word of the reply of a place that gave the partition away
 NOT_OWNED = Claimed(False, [], [], False, None)
@@ -61,13 +63,16 @@ _END: msgspec.msgpack.Decoder[tuple[str, str, int, int, int, int]] = msgspec.msg
 _BATCH = msgspec.msgpack.Decoder(Batch)
 _STATE: msgspec.json.Decoder[PartState] = msgspec.json.Decoder(PartState)
 _packed = msgspec.msgpack.Encoder().encode
-NUMBERS = (  # in the order of scripts/shared/state.lua
+NUMBERS = (  # in the order of scripts/shared/numbers.lua
     *("lap", "stamp", "since", "fresh", "next_chunk", "next_offset", "done", "failed"),
     *("cancelled", "running", "delayed", "suspects", "lost", "digest", "staged", "recorded"),
 )
 PART_SUFFIXES = (  # of a part's keys besides its own hash
     *("/chunks", "/notes", "/failures", "/reasons", "/missing", "/record"),
 )
+_GAUGES = ("waiting", "in_flight")
+_TOTALS = (*("claimed", "done", "failed", "retried", "fenced", "expired", "workers", "used_us"),)
+_SIGNS_OF_WORK = ("live", "tenants", "lanes", "expiry", "outbox", "staged")
 COUNTED = ("state", "packed", "at", "numbers", *NUMBERS)
 
 
@@ -80,13 +85,19 @@ class RedisQueue:
         self._keep_ms = keep_ms
         self._time = time
         self._scripts = {name: Script(f"partition/{name}", *_SHARED) for name in _OPERATIONS}
+        self._scripts |= {
+            name: Script(f"partition/{name}", *_SHARED_BY_OWNERS) for name in _OWNERSHIP
+        }
 
-    async def run(self, operation: str, partition: int, *words: Word) -> Any:
+    async def run(
+        self, operation: str, partition: int, *words: Word, together: bool = False
+    ) -> Any:
+        """Run the script `operation`. With `together`, do so in a pipeline with other calls."""
         connection, key = self._places.connection(partition), self._keys.partition(partition)
         now = f"{self._time.words(self._slot(partition))} {spot_of(partition).since}"
         try:
             return await self._scripts[operation].run(
-                connection, key, now, *words, others=[f"{key}meta"]
+                connection, key, now, *words, others=[f"{key}meta"], together=together
             )
         except Refused as refused:
             if refused.code != CLOSED:
@@ -149,7 +160,24 @@ class RedisQueue:
         )
 
     async def load(self, partition: int) -> PartitionLoad:
-        return _load(await self.run("load", partition))
+        """Read the gauges, in a pipeline with those of other partitions.
+
+        Only a partition with items needs the script.
+        """
+        key = f"{self._keys.partition(partition)}meta"
+        connection = self._places.connection(partition)
+        moved, waiting, in_flight, *totals = (
+            int(word or 0)
+            for word in await connection.run_together("HMGET", key, "moved", *_GAUGES, *_TOTALS)
+        )
+        if moved or waiting or in_flight:
+            return _load(await self.run("load", partition))
+        return PartitionLoad(**dict(zip(_TOTALS, totals, strict=True)))
+
+    async def is_idle(self, partition: int) -> bool:
+        root = self._keys.partition(partition)
+        keys = (f"{root}{name}" for name in _SIGNS_OF_WORK)
+        return not await self._places.connection(partition).run_together("EXISTS", *keys)
 
     async def part(self, partition: int, part: str) -> PartCounts | None:
         found = await self.run("part", partition, _handle(part))

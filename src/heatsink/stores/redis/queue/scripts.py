@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from hashlib import sha1
 from importlib.resources import files
@@ -53,18 +54,32 @@ class Script:
         texts = [(folder / part).read_text("utf-8") for part in names]
         self._text = "\n".join(texts)
         self._digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()
+        self._sending = asyncio.Lock()
+        self._sent = 0
 
     async def run(
-        self, connection: Connection, key: str, *words: Word, others: Sequence[str] = ()
+        self,
+        connection: Connection,
+        key: str,
+        *words: Word,
+        others: Sequence[str] = (),
+        together: bool = False,
     ) -> Any:
         """Run the script with `key`, the keys `others` and the arguments `words`.
 
-        The first key in `others` is the hash that holds the slot's time.
+        The first key in `others` is the hash that holds the slot's time. With `together`, the call
+        goes into a pipeline with other calls.
         """
         keys: list[Word] = [1 + len(others), key, *others]
-        try:
-            return await connection.run("EVALSHA", self._digest, *keys, *words)
-        except Refused as refused:
-            if refused.code != "NOSCRIPT":
-                raise
-        return await connection.run("EVAL", self._text, *keys, *words)
+        call = connection.run_together if together else connection.run
+        while True:
+            sent = self._sent
+            try:
+                return await call("EVALSHA", self._digest, *keys, *words)
+            except Refused as refused:
+                if refused.code != "NOSCRIPT":
+                    raise
+            async with self._sending:  # of many calls that find no script, one sends it
+                if self._sent == sent:
+                    self._sent += 1
+                    return await connection.run("EVAL", self._text, *keys, *words)

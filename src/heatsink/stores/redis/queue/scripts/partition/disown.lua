@@ -2,6 +2,6 @@
 begin()
 if meta.owner == ARGV[2] then
   meta.owner, meta.workers = '', 0
-  save()
+  save_numbers()
 end
 return 1

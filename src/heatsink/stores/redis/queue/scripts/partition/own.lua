@@ -6,5 +6,5 @@ if owner ~= '' and owner ~= ARGV[2] and now < meta.until_ms then
   return { 0, exactly(told) }
 end
 meta.owner, meta.until_ms, meta.workers = ARGV[2], now + tonumber(ARGV[3]), tonumber(ARGV[4])
-save()
+save_numbers()
 return { 1, exactly(told) }

@@ -1,75 +1,6 @@
 -- The state of one partition, for all its scripts: the same as in stores/memory/queue.
--- Scripts include state, rotation, items and load, in this order.
+-- Scripts include numbers, state, rotation, items and load, in this order.
 -- A part is read once, changed in Lua, and written back by save(), which also updates the gauges.
-local root = KEYS[1]
-
-local STALE_MS = 60000
-local SUSPECT_PAUSE_MS = 20
-local SUSPECTS_MAX = { [1] = 8 }
-local LOSSES_MAX = 3
-local SERVICE_US = 1000
-local SERVICE_WEIGHT = 0.1
-local QUANTUM_US = 20000
-local WAKE_MAX, EXPIRE_MAX = 500, 50 -- parts and leases per call; the rest waits
-local FREE_MAX = 1000
-
-local META, TENANTS, TIMES = root .. 'meta', root .. 'tenants', root .. 'times'
-local LEASES, EXPIRY, SLEEPING = root .. 'leases', root .. 'expiry', root .. 'sleeping'
-local OUTBOX, ENDS, STAGED = root .. 'outbox', root .. 'ends', root .. 'staged'
-local LANES, SERVICE, DEPTHS = root .. 'lanes', root .. 'service', root .. 'depths'
-local CENSUS, AGES = root .. 'census', root .. 'ages'
-local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
-local LIVE = root .. 'live' -- handles of parts that were released and have not ended
-local KEPT = root .. 'kept' -- handles of parts that have ended, by the time until which they are kept
-
--- Append new names at the end: a part's field `numbers` is how many names it was written with.
-local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
-  'cancelled', 'running', 'delayed', 'suspects', 'lost', 'digest', 'staged', 'recorded' }
-local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
-  '/missing', '/record' }
-local IS_LIVE = { ready = true, paused = true, cancelled = true }
-local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
-
--- The partition's own numbers ------------------------------------------------------------------
-
-local meta, meta_was = {}, {}
-for _, name in ipairs({ 'until_ms', 'virtual', 'suspects', 'in_flight', 'waiting', 'limited',
-  'delayed', 'delayed_limited', 'claimed', 'done', 'failed', 'retried', 'fenced', 'expired',
-  'workers', 'used_us' }) do
-  meta[name] = 0
-end
-do
-  local stored = redis.call('HGETALL', META)
-  for i = 1, #stored, 2 do
-    local is_text = stored[i] == 'owner' or stored[i] == 'moved_to'
-    meta[stored[i]] = is_text and stored[i + 1] or tonumber(stored[i + 1])
-  end
-  for name, value in pairs(meta) do meta_was[name] = value end
-end
-
--- A place that gave the partition away refuses callers whose plan is not newer than the move.
-local since = tonumber(string.match(ARGV[1], '%S+$'))
-if meta.moved and meta.moved >= since then
-  return redis.error_reply('PLACE ' .. meta.moved .. ' ' .. (meta.moved_to or ''))
-end
-
--- Every script that changes something calls this first.
-local function begin()
-  keep_time()
-  if since > (meta.held or 0) then -- the newest plan that has the partition here
-    redis.call('HSET', META, 'held', since)
-    meta.held, meta_was.held = since, since
-  end
-  move_along(EXPIRY, still_due())
-  move_along(STAGED, '-inf')
-  if late > 0 and meta.until_ms > now - late then
-    meta.until_ms = meta.until_ms + late
-    meta_was.until_ms = meta.until_ms
-    redis.call('HSET', META, 'until_ms', meta.until_ms)
-  end
-end
-
 local costs = {}
 local function cost_of(p)
   local action = p.info[ACTION]
@@ -184,9 +115,5 @@ local function save()
       end
     end
   end
-  local fields = {}
-  for name, value in pairs(meta) do
-    if value ~= meta_was[name] then fields[#fields + 1] = name; fields[#fields + 1] = value end
-  end
-  if #fields > 0 then redis.call('HSET', META, unpack(fields)) end
+  save_numbers()
 end
