@@ -29,6 +29,7 @@ NAMES = (
     "counters",
     "tracker_memory",
     "view",
+    "start",
     "activation",
     "engine",
     "adaptive",

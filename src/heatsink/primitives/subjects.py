@@ -94,6 +94,11 @@ AnyKey = str | Subject
 """What calls accept as a key: a text of the user, or a subject of Heatsink's own."""
 
 
+def has_rows(text: str) -> bool:
+    """Whether the subject with this text has rows, as `subject_of(text).has_rows` says."""
+    return not text.startswith(OWN) or subject_of(text).has_rows
+
+
 def subject_of(text: str) -> Subject:
     """The subject with this text: the inverse of `Subject.text`."""
     if not text.startswith(OWN):

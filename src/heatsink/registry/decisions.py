@@ -10,7 +10,7 @@ wins. Within a term the later decision wins. So a deposed leader cannot override
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -176,13 +176,57 @@ class Reading(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None
 
 
+class Reasons(MutableMapping[str, Decision]):
+    """The newest decision on the buckets of each key, as a mapping.
+
+    A process that starts may read 200,000 of them, and is asked for few. So it keeps them as they
+    are stored, and decodes one when it is asked for.
+    """
+
+    def __init__(
+        self,
+        stored: Mapping[str, Any] | None = None,
+        decode: Callable[[Any], Decision] | None = None,
+    ) -> None:
+        """`decode` makes a decision of a value in `stored`; None if they are decisions."""
+        self._stored = stored or {}
+        self._decode = decode
+        self._known: dict[str, Decision | None] = {}
+
+    def __getitem__(self, key: str) -> Decision:
+        if key not in self._known and key in self._stored:
+            value = self._stored[key]
+            self._known[key] = self._decode(value) if self._decode else value
+        found = self._known[key]
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: str, decision: Decision) -> None:
+        self._known[key] = decision
+
+    def __delitem__(self, key: str) -> None:
+        self._known[key] = None
+
+    def __iter__(self) -> Iterator[str]:
+        for key in self._stored:
+            if self._known.get(key, self) is not None:
+                yield key
+        for key, decision in self._known.items():
+            if decision is not None and key not in self._stored:
+                yield key
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """The registry's state after all log entries up to `version` were applied."""
 
     version: int
     layouts: dict[str, Layout]
     pins: dict[str, Decision]
-    reasons: dict[str, Decision]
+    reasons: Mapping[str, Decision]
 
 
 class SoftDecision(msgspec.Struct, frozen=True):
@@ -292,7 +336,7 @@ class View:
         self.horizon_ms = 0
         self.layouts: dict[str, Layout] = {}
         self.pins: dict[str, Decision] = {}
-        self.reasons: dict[str, Decision] = {}
+        self.reasons = Reasons()
         self.settings_version = 0
         """The latest version that changed a setting of the deployment."""
 
@@ -334,7 +378,7 @@ class View:
             return
         self.layouts = dict(snapshot.layouts)
         self.pins = dict(snapshot.pins)
-        self.reasons = dict(snapshot.reasons)
+        self.reasons = Reasons(snapshot.reasons)
         self.version = self.settings_version = snapshot.version
 
     def adopt(self, closed_ms: int, version: int) -> None:

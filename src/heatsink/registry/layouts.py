@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from heatsink.errors import InvalidSetting
@@ -111,3 +111,29 @@ class Layout:
 
 FIRST_EPOCH = Epoch(0, 1)
 COLD = Layout()
+
+
+class EpochMaker:
+    """Makes many layouts, for a process that starts: one for each key that was ever spread.
+
+    Keys whose buckets were decided together share their epochs in memory. That saves time, and the
+    garbage collector has fewer objects to visit.
+    """
+
+    def __init__(self) -> None:
+        self._epochs: dict[tuple[int, int], Epoch] = {}
+
+    def layout(self, later: Sequence[tuple[int, int]]) -> Layout:
+        """The same as `Layout(later)`."""
+        known, before_ms, epochs = self._epochs, 0, [FIRST_EPOCH]
+        for pair in later:
+            epoch = known.get(pair)
+            if epoch is None:
+                epoch = known[pair] = Epoch(*pair)
+            if pair[0] <= before_ms or pair[1] < 1:
+                return Layout(later)  # raises, and says why
+            before_ms = pair[0]
+            epochs.append(epoch)
+        layout = object.__new__(Layout)
+        layout.epochs = tuple(epochs)
+        return layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
@@ -12,7 +13,7 @@ import msgspec
 from heatsink.heat.heat import KeyHeat, WindowHeat
 from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_whole
 from heatsink.primitives.damping import RecentPeak, forecast
-from heatsink.primitives.subjects import Kind, subject_of
+from heatsink.primitives.subjects import Kind, has_rows
 from heatsink.primitives.words import counted
 from heatsink.registry.decisions import BUCKETS, PINNED, Decision, for_key
 from heatsink.registry.layouts import COLD, Layout
@@ -26,6 +27,7 @@ SHRINK_TO_MAX = 0.75  # shrink only by a quarter or more: each change costs a la
 BLIND_WINDOWS = 3  # if more windows than this are missing in a row, cool-downs restart
 SETTLE_S = 20.0  # how long a layout must last before buckets made for a forecast are taken back
 KNOWN_PEAK = 1.05  # a rate up to this multiple of a known need is not extrapolated beyond that need
+REVIEWS, REVIEWS_MAX = 1_000, 5_000  # spread keys that one window reviews, for fewer buckets
 EPOCHS_PER_DOUBLING = 16  # the cool-down doubles with every so many epochs of a key
 
 
@@ -137,6 +139,8 @@ class BucketPolicy:
         self._spread_version = -1
         self._forecast_buckets: dict[str, int] = {}  # what forecasts chose, until it is trimmed
         self._swept_s = 0.0
+        self._unreviewed: deque[str] = deque()
+        self._reviews = REVIEWS
         self._last_window = 0
 
     def adopt(self, rules: BucketRules) -> None:
@@ -170,9 +174,11 @@ class BucketPolicy:
 
     def _note_spread_keys(self, observation: KeyObservation) -> None:
         if observation.version != self._spread_version:
-            layouts = observation.layouts
-            spread = (key for key, layout in layouts.items() if layout.buckets > 1)
-            self._spread = {key: None for key in spread if subject_of(key).has_rows}
+            self._spread = {
+                key: None
+                for key, layout in observation.layouts.items()
+                if layout.epochs[-1].buckets > 1 and has_rows(key)
+            }
             self._spread_version = observation.version
 
     def _grow(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
@@ -276,14 +282,23 @@ class BucketPolicy:
     def _shrink(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
         """The decisions that give keys fewer buckets after their cool-down.
 
-        All spread keys are reviewed twenty times in a cool-down.
+        All spread keys are reviewed twenty times in a cool-down. If they are many, each window
+        reviews up to `REVIEWS_MAX` of them, so that no turn takes long.
         """
-        due = window.start_s - self._swept_s >= self._rules.cool_down_s / 20
-        if not (self._rules.shrink and window.complete and due):
+        if not (self._rules.shrink and window.complete):
             return {}
-        self._swept_s = window.start_s
-        fewer = {key: self._fewer(key, window, layouts[key]) for key in self._spread}
-        return {key: decision for key, decision in fewer.items() if decision is not None}
+        between_s = self._rules.cool_down_s / 20
+        if not self._unreviewed and window.start_s - self._swept_s >= between_s:
+            self._swept_s = window.start_s
+            self._unreviewed = deque(self._spread)
+            in_time = ceil(len(self._spread) / max(between_s, 1))
+            self._reviews = min(max(REVIEWS, in_time), REVIEWS_MAX)
+        fewer = {}
+        for _ in range(min(self._reviews, len(self._unreviewed))):
+            key = self._unreviewed.popleft()
+            if key in self._spread and (found := self._fewer(key, window, layouts[key])):
+                fewer[key] = found
+        return fewer
 
     def _fewer(self, key: str, window: WindowHeat, layout: Layout) -> Decision | None:
         if key not in self._memory:

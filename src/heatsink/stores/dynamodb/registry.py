@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -10,8 +11,8 @@ import msgspec
 from heatsink.errors import Deposed, NoRegistry, Outdated
 from heatsink.primitives.keys import key_of, partition_of
 from heatsink.registry.closed_time import AHEAD_MS_MAX, check_append
-from heatsink.registry.decisions import Decision, LogEntry, Meta, Reading, Snapshot
-from heatsink.registry.layouts import Layout
+from heatsink.registry.decisions import Decision, LogEntry, Meta, Reading, Reasons, Snapshot
+from heatsink.registry.layouts import EpochMaker, Layout
 
 from .client import ConditionFailed, Item
 from .table import (
@@ -23,8 +24,11 @@ from .table import (
     PINS,
     DynamoTable,
     binary,
+    decision_from,
     decision_of,
+    decision_text,
     decision_value,
+    epochs_of,
     epochs_value,
     integer,
     key,
@@ -35,6 +39,7 @@ from .table import (
 )
 
 META_KEY = key(META, NOTHING)
+SLICE = 1_000  # layouts that are decoded before other tasks run
 FIRST, LAST = binary(b"\x00"), binary(b"\xff" * 4)
 _ENTRY = msgspec.json.Decoder(LogEntry)
 
@@ -172,11 +177,19 @@ class DynamoRegistry:
         commits. They do no harm, since a process skips an epoch that its copy already has.
         """
         version = (await self.meta()).meta.version
-        keys = await self._table.everything(KEYS, FIRST, LAST)
         pins = await self._table.everything(PINS, FIRST, LAST)
-        layouts = {_name_of(item): layout_of(item) for item in keys}
-        reasons = {_name_of(item): decision_of(item) for item in keys}
-        return Snapshot(version, layouts, {_name_of(p): decision_of(p) for p in pins}, reasons)
+        layouts: dict[str, Layout] = {}
+        reasons: dict[str, str] = {}
+        epochs = EpochMaker()
+        async for page in self._table.pages(KEYS, FIRST, LAST):
+            for at in range(0, len(page), SLICE):
+                for item in page[at : at + SLICE]:
+                    name = _name_of(item)
+                    layouts[name] = epochs.layout(epochs_of(item))
+                    reasons[name] = decision_text(item)
+                await asyncio.sleep(0)  # so that other tasks run too
+        pinned = {_name_of(pin): decision_of(pin) for pin in pins}
+        return Snapshot(version, layouts, pinned, Reasons(reasons, decision_from))
 
     async def trim(self, below: int) -> None:
         items = await self._table.everything(LOG, FIRST, binary(_version_key(max(below - 1, 0))))

@@ -21,7 +21,7 @@ In the key of an application, `%` is stored as `%25`. So no such key can collide
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -142,8 +142,13 @@ def layout_of(item: Item | None) -> Layout:
 
 @ours("layout", "Delete the item, then run heatsink fsck --rebuild")
 def _layout_of(item: Item) -> Layout:
+    return Layout(epochs_of(item))
+
+
+@ours("layout", "Delete the item, then run heatsink fsck --rebuild")
+def epochs_of(item: Item) -> list[tuple[int, int]]:
     pairs = [pair["L"] for pair in item["epochs"]["L"]]
-    return Layout((int(start["N"]), int(buckets["N"])) for start, buckets in pairs)
+    return [(int(start["N"]), int(buckets["N"])) for start, buckets in pairs]
 
 
 def decision_value(decision: Decision) -> Item:
@@ -153,6 +158,23 @@ def decision_value(decision: Decision) -> Item:
 @ours("decision", "Delete the item, then run heatsink fsck --rebuild")
 def decision_of(item: Item) -> Decision:
     return _DECISION.decode(item["decision"]["S"])
+
+
+@ours("decision", "Delete the item, then run heatsink fsck --rebuild")
+def decision_text(item: Item) -> str:
+    """The decision as it is stored, for `decision_from`."""
+    text: str = item["decision"]["S"]
+    return text
+
+
+def decision_from(text: str) -> Decision:
+    try:
+        return _DECISION.decode(text)
+    except msgspec.MsgspecError:
+        raise Misconfigured(
+            f"{text[:80]!r} is not a valid decision of Heatsink: check whether another program "
+            "writes to the table, then run heatsink fsck --rebuild"
+        ) from None
 
 
 class DynamoTable:
@@ -184,7 +206,10 @@ class DynamoTable:
 
     async def everything(self, partition: str, low: Item, high: Item) -> list[Item]:
         """Return all items of a partition key with sort keys from `low` to `high`, consistently."""
-        items: list[Item] = []
+        return [item async for page in self.pages(partition, low, high) for item in page]
+
+    async def pages(self, partition: str, low: Item, high: Item) -> AsyncIterator[list[Item]]:
+        """Yield the same items in pages, as the store returns them."""
         start: Item | None = None
         request = {
             "KeyConditionExpression": "p = :p AND s BETWEEN :low AND :high",
@@ -193,9 +218,9 @@ class DynamoTable:
         }
         while True:
             found, start = await self.page("Query", request, start)
-            items += found
+            yield found
             if start is None:
-                return items
+                return
 
     async def write_together(self, writes: list[Item]) -> tuple[float, int | None]:
         """Write in one transaction. A write is `{"Put" | "Update" | "Delete" | …: request}`.

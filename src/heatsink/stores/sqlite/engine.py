@@ -11,7 +11,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
@@ -388,6 +388,25 @@ class SqliteDatabase:
                 connection.execute("COMMIT")
 
         return self.read(inside)
+
+    async def read_in_a_thread(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Run a long read on a connection and in a thread of its own. It sees one state."""
+
+        def read() -> Result:
+            with closing(open_file(self._file, SCHEMA)) as connection:
+                connection.execute("BEGIN")
+                try:
+                    return operation(connection)
+                finally:
+                    connection.execute("COMMIT")
+
+        if self._closed:
+            raise Closed.meanwhile("the SQLite store")
+        try:
+            return await asyncio.to_thread(read)
+        except sqlite3.Error as error:
+            self.check_file()
+            raise unavailable(error) from error
 
     async def close(self) -> None:
         self._closed = True

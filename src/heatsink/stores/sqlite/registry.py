@@ -15,8 +15,8 @@ from heatsink.errors import Deposed, NoRegistry, Outdated
 from heatsink.heat.heat import Report
 from heatsink.primitives.clock import Clock, witness_of
 from heatsink.registry.closed_time import FAR_AHEAD_MS, StoreTime, check_append
-from heatsink.registry.decisions import Decision, LogEntry, Meta, Reading, Snapshot
-from heatsink.registry.layouts import COLD, Layout
+from heatsink.registry.decisions import Decision, LogEntry, Meta, Reading, Reasons, Snapshot
+from heatsink.registry.layouts import COLD, EpochMaker, Layout
 
 from .engine import SqliteDatabase
 
@@ -118,7 +118,7 @@ class SqliteRegistry:
         return self._database.read(lambda connection: read_layout(connection, key))
 
     async def snapshot(self) -> Snapshot:
-        return self._database.read_at_once(_read_snapshot)
+        return await self._database.read_in_a_thread(_read_snapshot)
 
     async def trim(self, below: int) -> None:
         await self._database.write(
@@ -186,13 +186,15 @@ def _write_pin(connection: sqlite3.Connection, decision: Decision) -> None:
 
 def _read_snapshot(connection: sqlite3.Connection) -> Snapshot:
     layouts: dict[str, Layout] = {}
-    reasons: dict[str, Decision] = {}
+    reasons: dict[str, bytes] = {}
+    made = EpochMaker()
     for key, epochs, decision in connection.execute("SELECT key, epochs, decision FROM epochs"):
-        layouts[key] = Layout(_EPOCHS.decode(epochs))
-        reasons[key] = _DECISION.decode(decision)
+        layouts[key] = made.layout(_EPOCHS.decode(epochs))
+        reasons[key] = decision
     pinned = connection.execute("SELECT key, decision FROM pins")
     pins = {key: _DECISION.decode(pin) for key, pin in pinned}
-    return Snapshot(_read_meta(connection).version, layouts, pins, reasons)
+    version = _read_meta(connection).version
+    return Snapshot(version, layouts, pins, Reasons(reasons, _DECISION.decode))
 
 
 class SqliteBus:

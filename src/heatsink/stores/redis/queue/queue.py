@@ -166,11 +166,9 @@ class RedisQueue:
         """
         key = f"{self._keys.partition(partition)}meta"
         connection = self._places.connection(partition)
-        moved, waiting, in_flight, *totals = (
-            int(word or 0)
-            for word in await connection.run_together("HMGET", key, "moved", *_GAUGES, *_TOTALS)
-        )
-        if moved or waiting or in_flight:
+        words = await connection.run_together("HMGET", key, "moved", *_GAUGES, *_TOTALS)
+        waiting, in_flight, *totals = (int(word or 0) for word in words[1:])
+        if words[0] is not None or waiting or in_flight:
             return _load(await self.run("load", partition))
         return PartitionLoad(**dict(zip(_TOTALS, totals, strict=True)))
 
