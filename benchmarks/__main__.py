@@ -42,6 +42,7 @@ NAMES = (
     "partitions",
     "queue_store",
     "queue",
+    "queue_cases",
     "claims",
     "head_of_line",
     "scaling",

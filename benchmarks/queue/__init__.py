@@ -41,12 +41,15 @@ class Turn(msgspec.Struct, frozen=True):
 class Contender:
     """Enqueues and drains; items drained a second. Everything else beside."""
 
-    def __init__(self, peer: Peer, command: Sequence[str], items: int, url: str) -> None:
+    def __init__(
+        self, peer: Peer, command: Sequence[str], items: int, url: str, pause_ms: int = 0
+    ) -> None:
         self.peer = peer
         self.turns: list[Turn] = []
         self.failed = False
         self._command = command
         self._items = items
+        self._pause_ms = pause_ms
         self._url = url
         self._redis = Redis.from_url(url)
 
@@ -69,7 +72,7 @@ class Contender:
         with driving(self._command, "enqueue", self._url) as driver:
             await driver.order(0, 1)  # connects
             before = self._costs()
-            enqueued = await driver.order(1, items)
+            enqueued = await driver.order(1, items, self._pause_ms)
         with driving(self._command, "work", self._url) as worker:
             drained = await worker.ended(1)
         commands, cpu_s = (now - then for now, then in zip(self._costs(), before, strict=True))

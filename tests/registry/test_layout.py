@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidSetting
-from heatsink.registry.layouts import COLD, EPOCHS_MAX, Epoch, Layout
+from heatsink.registry.layouts import COLD, EPOCHS_MAX, Epoch, EpochMaker, Layout
 
 changes = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 64)), max_size=12)
 times = st.integers(0, 700)
@@ -90,3 +90,24 @@ def test_a_layout_is_full_at_the_limit_of_epochs() -> None:
     layout = Layout((n, 1 + n % 2) for n in range(1, EPOCHS_MAX))
     assert layout.full
     assert not Layout([(1, 2)]).full
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 3)), max_size=4)))
+def test_layouts_made_together_are_the_same_as_single_ones(
+    many: list[list[tuple[int, int]]],
+) -> None:
+    maker = EpochMaker()
+    for later in many:
+        try:
+            expected = Layout(later)
+        except InvalidSetting as error:
+            with pytest.raises(InvalidSetting, match=str(error)):
+                maker.layout(later)
+        else:
+            assert maker.layout(later) == expected
+
+
+def test_layouts_made_together_share_epochs() -> None:
+    maker = EpochMaker()
+    first, second = maker.layout([(5, 2), (9, 4)]), maker.layout([(9, 4)])
+    assert first.epochs[-1] is second.epochs[-1]

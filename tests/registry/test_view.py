@@ -4,7 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.primitives.subjects import Kind, Subject
-from heatsink.registry.decisions import BUCKETS, PIN, Decision, LogEntry, Snapshot, View, for_key
+from heatsink.registry.decisions import (
+    BUCKETS,
+    PIN,
+    Decision,
+    LogEntry,
+    Reasons,
+    Snapshot,
+    View,
+    for_key,
+)
 from heatsink.registry.layouts import COLD, Layout
 
 
@@ -101,3 +110,39 @@ def test_a_decision_is_printed_in_words() -> None:
     assert Decision(author, PIN, 1, "few").words == "pushed"
     assert Decision(Subject(Kind.WORKERS, "3"), PIN, 1, "slow").words == "pinned to 1 worker"
     assert str(entry(7)) == "version 7: k: 2 buckets (hot)"
+
+
+def decided(key: str, buckets: int = 2) -> Decision:
+    return for_key(key, BUCKETS, buckets, "hot")
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(2, 9)),
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(2, 9) | st.none())),
+)
+def test_reasons_are_a_mapping_whatever_is_stored_and_changed(
+    stored: dict[str, int], changes: list[tuple[str, int | None]]
+) -> None:
+    reasons = Reasons(stored, lambda buckets: decided("k", buckets))
+    plain = {key: decided("k", buckets) for key, buckets in stored.items()}
+    for key, buckets in changes:
+        if buckets is not None:
+            reasons[key] = plain[key] = decided("k", buckets)
+        elif key in plain:
+            del reasons[key], plain[key]
+    assert dict(reasons) == plain
+    assert len(reasons) == len(plain)
+    assert [reasons.get(key) for key in "abcd"] == [plain.get(key) for key in "abcd"]
+
+
+def test_reasons_are_decoded_when_they_are_asked_for() -> None:
+    asked: list[str] = []
+
+    def decode(text: str) -> Decision:
+        asked.append(text)
+        return decided(text)
+
+    reasons = Reasons({"a": "a", "b": "b"}, decode)
+    assert (len(reasons), asked) == (2, [])
+    assert reasons["b"].key == reasons["b"].key == "b"
+    assert asked == ["b"]

@@ -12,7 +12,14 @@ from heatsink.heat.heat import KeyHeat, WindowHeat
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import PIN, Decision, for_key
 from heatsink.registry.layouts import COLD, Layout
-from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation, suffers_from
+from heatsink.spread.policy import (
+    REVIEWS,
+    REVIEWS_MAX,
+    BucketPolicy,
+    BucketRules,
+    KeyObservation,
+    suffers_from,
+)
 
 START_S = 1_800_000_000
 
@@ -343,3 +350,17 @@ def test_the_same_readings_give_the_same_decisions(loads: list[int]) -> None:
 def test_a_wrong_rule_is_named(name: str, value: float) -> None:
     with pytest.raises(InvalidSetting, match=name):
         BucketRules(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("keys", [REVIEWS // 2, 4 * REVIEWS])
+def test_many_spread_keys_are_reviewed_in_slices_and_all_of_them_shrink(keys: int) -> None:
+    """Windows come every second, and the cool-down is over for all keys at the same time."""
+    plant = Plant(BucketRules(cool_down_s=60.0))
+    plant.layouts = {f"key-{n}": Layout([(1, 4)]) for n in range(keys)}
+    most = 0
+    for _ in range(130):
+        before = sum(layout.buckets == 1 for layout in plant.layouts.values())
+        plant.silence(1)
+        most = max(most, sum(layout.buckets == 1 for layout in plant.layouts.values()) - before)
+    assert all(layout.buckets == 1 for layout in plant.layouts.values())
+    assert most <= max(REVIEWS, ceil(keys / 3)) <= REVIEWS_MAX

@@ -1,4 +1,5 @@
-// BullMQ: a hundred at once, added a thousand to a call. Speaks as stopwatch.py does.
+// BullMQ: 200 at once, added a thousand to a call, and deleted when they end: without that, every
+// item stays in Redis, and it is a tenth slower. Speaks as stopwatch.py does.
 const { Queue, Worker } = require("bullmq");
 const { createInterface } = require("node:readline");
 
@@ -19,10 +20,22 @@ async function run({ data: [group, size, pause] }) {
   }
 }
 
+const job = (data) => ["item", data, { removeOnComplete: true, removeOnFail: true }];
+
+async function enqueueEach(queue, order) {
+  let left = order[1];
+  const add = async () => {
+    while (left-- > 0) await queue.add(...job(order));
+  };
+  await Promise.all(Array.from({ length: 64 }, add));
+}
+
 async function enqueue(queue, order) {
+  if (process.env.SINGLE) return enqueueEach(queue, order);
+  const [name, data, opts] = job(order);
   for (let first = 0; first < order[1]; first += 1000) {
     const length = Math.min(1000, order[1] - first);
-    await queue.addBulk(Array.from({ length }, () => ({ name: "item", data: order })));
+    await queue.addBulk(Array.from({ length }, () => ({ name, data, opts })));
   }
 }
 
@@ -37,7 +50,7 @@ async function takeOrders() {
 }
 
 if (process.argv[2] === "work") {
-  new Worker("bench", run, { connection, concurrency: 100 });
+  new Worker("bench", run, { connection, concurrency: 200 });
   process.stdin.on("end", () => process.exit()).resume();
 } else {
   takeOrders();
