@@ -294,6 +294,25 @@ async def test_a_proxy_that_refuses_is_named(
         assert said in await said_by("https://db.test")
 
 
+async def test_a_silent_proxy_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CONNECT_S", 0.1)
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with accepting(silent) as port:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{HOST}:{port}")
+        assert "cannot connect" in await said_by("https://db.test")
+
+
+async def test_half_an_answer_over_tls_is_no_answer(authority: trustme.CA) -> None:
+    """The server cuts the connection without ending TLS, where a body without length would end."""
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"
+    server = Scripted([half], [half])
+    async with server.listening() as url, tls_before(port_of(url), authority) as port:
+        assert "broke" in await said_by(f"https://{HOST}:{port}")
+
+
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://proxy.test", "http://:1"])
 async def test_a_proxy_of_another_kind_is_refused(
     proxy: str, monkeypatch: pytest.MonkeyPatch
