@@ -58,7 +58,7 @@ async def run(bench: Bench, scale: Scale) -> None:
     for case in CASES:
         with RedisServer() as server:
             ours, *others = contenders(case, scale, server.url)
-            await interleave(scale(1, 5), ours, *others, warm_up=0)
+            await interleave(scale(1, 3), ours, *others, warm_up=0)
             for other in others:
                 if not other.failed and not ours.failed:
                     alternative = (other.peer.name, other.samples(case.field))
