@@ -255,9 +255,11 @@ class WiredClient(DynamoClient):
 class PatientClient(WiredClient):
     """For checks: waits until it is served."""
 
-    async def call(self, operation: str, payload: Item, turns: Turns | None = None) -> Result:
+    async def call(
+        self, operation: str, payload: Item, turns: Turns | None = None, *others: Any
+    ) -> Result:
         while True:
             try:
-                return await super().call(operation, payload, turns)
+                return await super().call(operation, payload, turns, *others)
             except Throttled:
                 await self._clock.sleep(0.1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -165,11 +165,18 @@ class DynamoClient:
         self._pool = Pool(endpoint)
         self._closed = False
 
-    async def call(self, operation: str, payload: Item, turns: Turns | None = None) -> Result:
+    async def call(
+        self,
+        operation: str,
+        payload: Item,
+        turns: Turns | None = None,
+        decode: Callable[[bytes], Any] = decode,
+    ) -> Result:
         """Send one request and return its response.
 
         The module's docstring says which error means what. `turns` limits concurrent calls. A
-        caller that must not wait behind all other calls passes a `Turns` of its own.
+        caller that must not wait behind all other calls passes a `Turns` of its own. `decode`
+        decodes the body; it raises `ValueError` if the body is no JSON.
         """
         answer = await self.forward(operation, encode(payload), turns)
         if answer.status != 200:

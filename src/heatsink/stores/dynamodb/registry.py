@@ -23,12 +23,12 @@ from .table import (
     NOTHING,
     PINS,
     DynamoTable,
+    KeptLayout,
     binary,
     decision_from,
     decision_of,
-    decision_text,
     decision_value,
-    epochs_of,
+    decode_layouts,
     epochs_value,
     integer,
     key,
@@ -181,12 +181,13 @@ class DynamoRegistry:
         layouts: dict[str, Layout] = {}
         reasons: dict[str, str] = {}
         epochs = EpochMaker()
-        async for page in self._table.pages(KEYS, FIRST, LAST):
+        async for page in self._table.pages(KEYS, FIRST, LAST, decode_layouts):
             for at in range(0, len(page), SLICE):
                 for item in page[at : at + SLICE]:
-                    name = _name_of(item)
-                    layouts[name] = epochs.layout(epochs_of(item))
-                    reasons[name] = decision_text(item)
+                    kept = item if isinstance(item, KeptLayout) else KeptLayout.of(item)
+                    name = kept.name
+                    layouts[name] = epochs.layout(kept.later)
+                    reasons[name] = kept.decision.S
                 await asyncio.sleep(0)  # so that other tasks run too
         pinned = {_name_of(pin): decision_of(pin) for pin in pins}
         return Snapshot(version, layouts, pinned, Reasons(reasons, decision_from))
