@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from heatsink.bulk.plan import LEGACY
@@ -75,6 +77,31 @@ async def test_a_paused_part_hands_out_nothing_and_its_running_items_may_finish(
     assert (await driver.counts("a")).state == "paused"
     await driver.steer("a", "resume")
     assert places(await driver.slices()) == [("a/0", 1, 1), ("a/1", 0, 2)]
+
+
+async def test_a_partition_is_idle_while_no_part_is_there_to_run_report_or_clear(
+    driver: Driver, stores: QueueStores
+) -> None:
+    async def is_idle() -> bool:
+        idle = await asyncio.gather(*(stores.queue.is_idle(PARTITION + n) for n in range(40)))
+        assert all(idle[1:]), "other partitions are idle all the time"
+        return idle[0]
+
+    assert await is_idle()
+    await driver.submit("a", [2], release=False)
+    assert not await is_idle()
+    await driver.steer("a", "release")
+    await driver.steer("a", "pause")
+    assert not await is_idle()
+    await driver.steer("a", "resume")
+    (running,) = await driver.slices()
+    assert not await is_idle()
+    await driver.settle(running, "dd")
+    assert not await is_idle(), "its end is not reported"
+    await driver.ends(*await driver.ends())
+    assert await is_idle()
+    loads = await asyncio.gather(*(stores.queue.load(PARTITION + n) for n in range(40)))
+    assert [load.done for load in loads] == [2, *[0] * 39]
 
 
 async def test_a_cancelled_part_ends_when_its_running_items_have(driver: Driver) -> None:
