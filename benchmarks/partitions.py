@@ -30,7 +30,7 @@ DRIVER = Path(__file__).parent / "drivers" / "partitions.py"
 BEFORE = TOOLS / "before" / "src"
 SUBMITS = 5
 SETTLE_S = 5.0
-READY_S_MAX = 60.0
+READY_S_MAX = 30.0
 
 
 class Driver:
@@ -99,25 +99,29 @@ class Contender:
 
     async def round(self) -> None:
         with RedisServer() as server:
-            async with AsyncExitStack() as stack:
-                meter = RedisMeter(server)
-                stack.push_async_callback(meter.close)
-                client = await stack.enter_async_context(
-                    started("client", server.url, self._source)
-                )
-                await client.ask("look")  # founds the queue
-                worker = await stack.enter_async_context(
-                    started("worker", server.url, self._source)
-                )
-                ready = await worker.says()
-                self.samples["ready"].append(ready["ready_s"])
-                await asyncio.sleep(SETTLE_S)
-                await self._measure_idle(worker, meter)
-                for _ in range(SUBMITS):
-                    asked = await client.ask("submit")
-                    ran = await worker.says()
-                    self.samples["run"].append(ran["ran_s"] - asked["asked_s"])
+            await self._work(server)
             await self._measure_looks(server)
+
+    async def _work(self, server: RedisServer) -> None:
+        async with AsyncExitStack() as stack:
+            meter = RedisMeter(server)
+            stack.push_async_callback(meter.close)
+            client = await stack.enter_async_context(started("client", server.url, self._source))
+            await client.ask("look")  # founds the queue
+            worker = await stack.enter_async_context(started("worker", server.url, self._source))
+            try:
+                ready = (await worker.says())["ready_s"]
+            except TimeoutError:  # it is late for its own leases, again and again
+                ready = READY_S_MAX
+            self.samples["ready"].append(ready)
+            if ready == READY_S_MAX:
+                return
+            await asyncio.sleep(SETTLE_S)
+            await self._measure_idle(worker, meter)
+            for _ in range(SUBMITS):
+                asked = await client.ask("submit")
+                ran = await worker.says()
+                self.samples["run"].append(ran["ran_s"] - asked["asked_s"])
 
     async def _measure_idle(self, worker: Driver, meter: RedisMeter) -> None:
         before, (redis_s, _) = await worker.ask("cpu"), await meter.read()
@@ -156,7 +160,8 @@ async def run(bench: Bench, scale: Scale) -> None:
     theirs = contenders[1].samples if len(contenders) > 1 else None
 
     def add(metric: str, unit: str, name: str, limit: float | None = None) -> None:
-        other = ("the commit before", theirs[name]) if theirs else None
+        found = theirs and len(theirs[name]) == len(ours[name])
+        other = ("the commit before", theirs[name]) if theirs and found else None
         bench.add(metric, unit, ours[name], at_most(limit) if limit else None, other)
 
     add(f"the coordinator's look at {PARTITIONS:,} partitions", "ms", "look", 250)
