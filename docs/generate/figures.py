@@ -15,11 +15,16 @@ COLUMNS = ["figure", "Heatsink", "alternative", "ratio", "target"]
 
 
 def markdown(*names: str) -> str:
+    """The tables of these benchmarks. Without names, all that were recorded, each as a section."""
     recorded = json.loads(RECORDED.read_text())
-    return paragraphs(*(_section(name, recorded[name]) for name in names))
+    if names:
+        return paragraphs(*(_section(name, recorded.get(name)) for name in names))
+    return paragraphs(*(f"## {name}\n\n{_section(name, run)}" for name, run in recorded.items()))
 
 
-def _section(name: str, run: dict[str, Any]) -> str:
+def _section(name: str, run: dict[str, Any] | None) -> str:
+    if run is None:
+        return f"*No run is recorded yet: `./dev bench {name} --record` makes this table.*"
     extent = "a quick run" if run["quick"] else "a full run"
     return paragraphs(
         f"`./dev bench {name}`: {extent} on {run['date']}, Python {run['python']}, "
