@@ -214,7 +214,19 @@ class PartitionLoad(msgspec.Struct, frozen=True):
     used_us: int = 0
 
 
-class QueueStore(Protocol):
+class LoadStore(Protocol):
+    """What a partition has to do."""
+
+    async def load(self, partition: int) -> PartitionLoad: ...
+
+    async def is_idle(self, partition: int) -> bool:
+        """Return whether the partition has no work: no part to run, to report or to clear.
+
+        This is the cheapest call of all. A place that gave the partition away is idle.
+        """
+
+
+class QueueStore(LoadStore, Protocol):
     """The partitions: parts, claims and outcomes."""
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
@@ -253,14 +265,6 @@ class QueueStore(Protocol):
 
     async def chores(self, partition: int, reported: Sequence[PartEnd]) -> Chores:
         """Forget the ends that the owner has `reported`, and return the work that is left."""
-
-    async def load(self, partition: int) -> PartitionLoad: ...
-
-    async def is_idle(self, partition: int) -> bool:
-        """Return whether the partition has no work: no part to run, to report or to clear.
-
-        This is the cheapest call of all. A place that gave the partition away is idle.
-        """
 
     async def part(self, partition: int, part: str) -> PartCounts | None: ...
 

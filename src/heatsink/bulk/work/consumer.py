@@ -313,10 +313,7 @@ class Consumer:
         ]
 
     async def _find_work(self) -> None:
-        """Ask some partitions whether they are idle, and wake the pumps of those that are not.
-
-        The bell wakes pumps too, but a message may get lost, and not all work rings it.
-        """
+        """Wake pumps of partitions that are not idle: the bell may miss some work."""
         for partition, is_idle in await self._activity.ask(self.partitions):
             pump = self._pumps.get(partition)
             if pump is not None and is_idle and pump.is_empty:
@@ -407,11 +404,10 @@ def wanted_first(name: str, members: Sequence[str], partitions: Sequence[int]) -
 
 
 class Activity:
-    """Knows which partitions are idle, so that a process with many partitions spares them.
+    """Knows which partitions are idle: those of which the store has said so.
 
-    A partition counts as busy until the store says that it is idle. The process asks about each of
-    its partitions once a second, or less often if it has more than `ASK_PER_S` of them. A partition
-    that was idle for `CHORES_S` counts as busy for a moment, so that its old data is deleted.
+    The process asks about each of its partitions once a second, and about `ASK_PER_S` of them at
+    most. After `CHORES_S`, an idle one counts as busy for a moment, so that old data is deleted.
     """
 
     def __init__(self, stores: QueueStores, clock: Clock) -> None:

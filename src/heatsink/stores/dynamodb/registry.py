@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -39,7 +38,6 @@ from .table import (
 )
 
 META_KEY = key(META, NOTHING)
-SLICE = 1_000  # layouts that are decoded before other tasks run
 FIRST, LAST = binary(b"\x00"), binary(b"\xff" * 4)
 _ENTRY = msgspec.json.Decoder(LogEntry)
 
@@ -182,13 +180,11 @@ class DynamoRegistry:
         reasons: dict[str, str] = {}
         epochs = EpochMaker()
         async for page in self._table.pages(KEYS, FIRST, LAST, decode_layouts):
-            for at in range(0, len(page), SLICE):
-                for item in page[at : at + SLICE]:
-                    kept = item if isinstance(item, KeptLayout) else KeptLayout.of(item)
-                    name = kept.name
-                    layouts[name] = epochs.layout(kept.later)
-                    reasons[name] = kept.decision.S
-                await asyncio.sleep(0)  # so that other tasks run too
+            for item in page:  # other tasks run between pages
+                kept = item if isinstance(item, KeptLayout) else KeptLayout.of(item)
+                name = kept.name
+                layouts[name] = epochs.layout(kept.later)
+                reasons[name] = kept.decision.S
         pinned = {_name_of(pin): decision_of(pin) for pin in pins}
         return Snapshot(version, layouts, pinned, Reasons(reasons, decision_from))
 
