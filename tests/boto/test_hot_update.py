@@ -24,10 +24,10 @@ from heatsink.primitives.clock import SystemClock
 
 from .conftest import KEYS, Engine, running_engine
 
-LIMIT = 100  # write units a second of a partition
+LIMIT = 25  # write units a second of a partition
 RATE = 4 * LIMIT
 ITEMS = 1_200
-ROUNDS = 20
+ROUNDS = 30
 NO_RETRIES: dict[str, Any] = {"retries": {"total_max_attempts": 1}}
 
 
@@ -47,7 +47,8 @@ def drive(table: Any, items: int) -> int:
     began_s = monotonic()
 
     def update(number: int) -> bool:
-        sleep(max(began_s + number / RATE - monotonic(), 0))
+        while (left_s := began_s + number / RATE - monotonic()) > 0:
+            sleep(min(left_s, 0.09))  # the pace of traffic
         try:
             table.meta.client.update_item(
                 TableName=table.name,
@@ -76,12 +77,12 @@ def test_updates_of_a_hot_key_are_throttled_without_heatsink_and_not_with_it(sma
         resource,
         tables=[declared],
         registry=small.registry,
-        rules=heatsink.BucketRules(bucket_units_s=40),
+        rules=heatsink.BucketRules(bucket_units_s=LIMIT * 2 // 5),
     ) as attachment:
         asyncio.run(adopt(small.registry, hot.name, True, SystemClock()))
         table = resource.Table(hot.name)
         for _ in range(ROUNDS):  # until the leader has spread the key by itself
-            if attachment.explain(hot.name, "launch").buckets >= RATE / 40:
+            if attachment.explain(hot.name, "launch").buckets >= RATE / LIMIT:
                 break
             drive(table, RATE)
         assert drive(table, ITEMS) == 0
