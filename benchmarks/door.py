@@ -96,7 +96,7 @@ async def run(bench: Bench, scale: Scale) -> None:
         plain = client_of(url)
         define(plain)
         await make_table(parse("heatsink", {"endpoint": url}), CLOCK)
-        rounds, times = scale(7, 21), scale(100, 400)
+        rounds, times = scale(11, 21), scale(60, 200)
         with attached(url) as client:
             ours, others = calls(client), calls(plain)
             for name, call in ours.items():
