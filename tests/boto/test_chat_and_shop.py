@@ -30,7 +30,7 @@ from .conftest import Engine
 from .shop import CALLS, App, chat, shop, times
 
 names = count()
-BATCHES = ("Responses", "Items")
+SINCE_MS = 100  # messages are dated up to 20 ms before now
 
 
 def declared(name: str) -> SpreadTable:
@@ -53,8 +53,8 @@ class Tables:
         attachment.pin(self.spread, "ROOM#1", buckets=buckets, reason="a test")
 
         def is_spread() -> bool:
-            layout = attachment.explain(self.spread, "ROOM#1")
-            return layout.buckets == buckets
+            found = attachment.explain(self.spread, "ROOM#1")
+            return found.layout.epoch_at(found.now_ms - SINCE_MS).buckets == buckets
 
         until(is_spread)
 
