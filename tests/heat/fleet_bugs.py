@@ -7,6 +7,8 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from heatsink.coordinator.keys import Watchlist
 from heatsink.heat import count
 from heatsink.heat.count import TopKeys
@@ -75,9 +77,9 @@ def an_amendment_that_adds_instead_of_replacing() -> Iterator[None]:
     amend = Aggregator._amend
 
     def add(self: Aggregator, report: Any, account: Any) -> bool:
-        known, account.rates = account.rates, {}
+        known, account.keys = account.keys, {}
         done = amend(self, report, account)
-        account.rates = known | account.rates
+        account.keys = known | account.keys
         return done
 
     with patch.object(Aggregator, "_amend", add):
@@ -88,4 +90,42 @@ def an_amendment_that_adds_instead_of_replacing() -> Iterator[None]:
 def buckets_from_a_rough_estimate() -> Iterator[None]:
     """No second, precise window is waited for, however few samples there are."""
     with patch.object(BucketPolicy, "_is_sure", lambda *_: True):
+        yield
+
+
+@bug
+def samples_beside_a_precise_count() -> Iterator[None]:
+    """A watched key that its own tau left out is reported by its samples as well."""
+    with patch.object(TopKeys, "_is_precise", lambda *_: False):
+        yield
+
+
+@bug
+def a_watched_key_that_the_table_evicts() -> Iterator[None]:
+    """So it is never counted precisely where other keys are more frequent."""
+    init = TopKeys.__init__
+
+    def unwatched(self: TopKeys, *settings: Any) -> None:
+        init(self, *settings[:4])
+
+    with patch.object(TopKeys, "__init__", unwatched):
+        yield
+
+
+@bug
+def a_notice_that_always_waits() -> Iterator[None]:
+    """In a large fleet, a key that needs buckets now is not watched before the next notice."""
+    with patch.object(Watchlist, "urgent", lambda *_: False):
+        yield
+
+
+@bug
+def a_tau_that_is_not_reported() -> Iterator[None]:
+    """The leader takes samples for exact counts."""
+    sampled = count._sampled
+
+    def as_exact(sample: list[float], tau: int) -> Heat:
+        return msgspec.structs.replace(sampled(sample, tau), tau=0)
+
+    with patch.object(count, "_sampled", as_exact):
         yield

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing import Pool
 from os import cpu_count
+from typing import NamedTuple
 
 from tests.bulk.simulation.world import simulate as simulate_bulk
 from tests.cluster.simulation import simulate as simulate_cluster
@@ -42,19 +43,29 @@ INTERRUPTED = 130
 VIOLATIONS = (Violation, reads.Violation, timelines.Violation, fleets.Violation)
 
 
-def play(seed: int, names: list[str]) -> tuple[str | None, set[str]]:
-    """The first violation on this seed, and the events that happened on the way."""
+class Played(NamedTuple):
+    """The first violation on a seed, the events that happened on the way, and what was counted."""
+
+    failure: str | None
+    happened: set[str]
+    totals: Counter[str]
+
+
+def play(seed: int, names: list[str]) -> Played:
     happened: set[str] = set()
+    totals: Counter[str] = Counter()
     for name in names:
         try:
             history = RUNS[name](seed)
         except VIOLATIONS as violation:
             replay = f"./dev soak --of {name} --first {seed} --seeds 1"
-            return f"seed {seed}: {name}: {violation}\n  replay: {replay}", happened
+            totals += getattr(violation, "totals", Counter())
+            return Played(f"seed {seed}: {name}: {violation}\n  replay: {replay}", happened, totals)
+        totals += getattr(history, "totals", Counter())
         events = getattr(history, "events", None)
         if isinstance(events, Counter):
             happened |= {f"{name}: {event}" for event, times in events.items() if times}
-    return None, happened
+    return Played(None, happened, totals)
 
 
 def ignore_interrupts() -> None:
@@ -72,17 +83,21 @@ def main() -> int:
     play_seed = partial(play, names=[options.of] if options.of else list(RUNS))
     failures = 0
     seeds_with: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     with Pool(cpu_count(), ignore_interrupts) as pool:  # its processes end with the block
         results = pool.imap(play_seed, seeds, chunksize=4)
-        for done, (failure, happened) in enumerate(results, start=1):
-            seeds_with.update(happened)
-            if failure:
+        for done, played in enumerate(results, start=1):
+            seeds_with.update(played.happened)
+            totals += played.totals
+            if played.failure:
                 failures += 1
-                print(failure)
+                print(played.failure)
             if done % REPORTED == 0:
                 print(f"{done} of {len(seeds)} seeds, {failures} with a violation", flush=True)
     for event, number in seeds_with.most_common():
         print(f"{number:6} seeds with {event}")
+    for what, number in sorted(totals.items()):
+        print(f"{number:10,} {what}")
     print(f"{len(seeds)} seeds, {failures} with a violation")
     return 1 if failures else 0
 

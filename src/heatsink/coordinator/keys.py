@@ -8,6 +8,7 @@ the two before the policy sees them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -34,6 +35,9 @@ COLD_WINDOWS = 10
 WATCHED_MAX = 1_024
 WATCH_SAMPLES = 512  # of a watched key in a window: a standard deviation of 4 %
 ENTRIES_S = 70_000.0  # sampled keys per second in all reports, which set the tau of a large fleet
+NOTICES_S = 2_000.0  # notices per second that all servers together get, unless one is urgent
+URGENT_SHARE = 0.75  # of a bucket's limit: all servers should watch such a key at once
+URGENT_TAU = 8  # a watched key that needs a tau so many times larger is reported too often
 
 
 class StorePartitions:
@@ -128,6 +132,18 @@ class Watchlist:
             if self._cold[key] >= COLD_WINDOWS:
                 del self.taus[key], self._cold[key]
 
+    def urgent(self, window: WindowHeat, bucket_units_s: float, told: Mapping[str, int]) -> bool:
+        """Whether servers should hear at once how this list differs from what they were told."""
+        for key in window.keys:
+            tau = self.taus.get(key, 0)
+            known = told.get(key)
+            if known is None and tau:
+                if window.keys[key].write_units_s >= URGENT_SHARE * bucket_units_s:
+                    return True
+            elif known is not None and tau >= URGENT_TAU * known:
+                return True
+        return False
+
 
 class KeyWatch:
     """Observes the fleet's heat together with the layouts and pins in force.
@@ -149,6 +165,7 @@ class KeyWatch:
         self._heard_s = float("-inf")
         self._aggregator = Aggregator(settings.window_s)
         self._watchlist = Watchlist()
+        self._told: tuple[Sampling, float] = settings.sampling, float("-inf")
         self.adopt(settings)
 
     def adopt(self, settings: ReportSettings) -> None:
@@ -170,23 +187,32 @@ class KeyWatch:
         if now_s - self._heard_s > SILENT_WINDOWS * self.window_s:
             taken = []
         windows = [self._of_keys(window) for window in taken]
-        self._tell_how_to_sample(windows)
+        self._tell_how_to_sample(windows, now_s)
         view = self._registry.view
         pins = {key: pin for key, pin in view.pins.items() if pin.subject.has_layout}
         return KeyObservation(windows, view.layouts, pins, view.version)
 
-    def _tell_how_to_sample(self, windows: list[WindowHeat]) -> None:
+    def _tell_how_to_sample(self, windows: list[WindowHeat], now_s: float) -> None:
+        """Tell all servers the taus and the keys to watch.
+
+        In a large fleet each notice is costly, so small changes wait for the next one.
+        """
         settings, fleet = self._settings, self._aggregator
+        is_urgent = False
         for window in windows:
             self._watchlist.observe(window, settings.bucket_units_s, settings.window_s)
-        fleet.watched = self._watchlist.taus
+            is_urgent |= self._watchlist.urgent(window, settings.bucket_units_s, fleet.watched)
         least = settings.sampling
-        sampling = Sampling(
-            _steps(least.tau, fleet.units_s * settings.window_s / ENTRIES_S),
-            _steps(least.tau_reads, fleet.reads_s * settings.window_s / ENTRIES_S),
-        )
-        if windows:
-            self._registry.say(sampling.watching(self._watchlist.taus).encoded())
+        tau = _steps(least.tau, fleet.units_s * settings.window_s / ENTRIES_S)
+        tau_reads = _steps(least.tau_reads, fleet.reads_s * settings.window_s / ENTRIES_S)
+        known, told_s = self._told
+        is_urgent |= (tau, tau_reads) != (known.tau, known.tau_reads)
+        is_due = not 0 <= now_s - told_s < fleet.servers / NOTICES_S
+        if windows and (is_urgent or is_due):
+            fleet.watched = dict(self._watchlist.taus)
+            sampling = Sampling(tau, tau_reads).watching(fleet.watched)
+            self._told = sampling, now_s
+            self._registry.say(sampling.encoded())
 
     def _of_keys(self, window: WindowHeat) -> WindowHeat:
         keys, partitions = taken_apart(window)

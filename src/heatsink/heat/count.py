@@ -78,7 +78,10 @@ class TopKeys:
         """Add and return an entry for a key that is not in the table."""
         if len(self.entries) >= 2 * self._capacity:
             self._let_go()
-        entry = self.entries[key] = [0, 0, 0, 0, 0, self.floor, NOWHERE, self._alarm_units]
+        missing = self.floor
+        if missing and self.watched and mark_of(key) in self.watched:
+            missing = 0  # it was never evicted, so this is its first cost in the window
+        entry = self.entries[key] = [0, 0, 0, 0, 0, missing, NOWHERE, self._alarm_units]
         return entry
 
     def _let_go(self) -> None:

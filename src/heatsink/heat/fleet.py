@@ -32,7 +32,7 @@ NAMELESS = "plain:"
 PARTIAL_KEYS_MAX = 4_096
 SENDERS_MAX = 100_000
 UNITS, WRITES, READS, THROTTLES, ERROR, UNREPORTED, SAMPLED, VARIANCE, LISTERS, PLACE = range(10)
-Rates = list[float]  # of one key, on one server or on all: see the constants above
+Rates = list[float]  # of one key on all servers: see the constants above
 Z = 3.29  # standard deviations of the normal distribution that hold 99.9 %
 
 
@@ -40,9 +40,9 @@ Z = 3.29  # standard deviations of the normal distribution that hold 99.9 %
 class _Account:
     """One server's reports that count now.
 
-    `rates` holds the keys of its latest final report. `early` holds the counts of its early reports
-    of the window that still runs: the units so far, the time so far, and the latest rate. `since_s`
-    is when the window of the final report began.
+    `keys` holds the keys of its latest final report; `per_s` makes rates of their counts. `early`
+    holds the counts of its early reports of the window that still runs: the units so far, the time
+    so far, and the latest rate. `since_s` is when the window of the final report began.
     """
 
     heard_s: float
@@ -55,7 +55,8 @@ class _Account:
     units_s: float = 0.0
     reads_s: float = 0.0
     is_partial: bool = False
-    rates: dict[str, Rates] = field(default_factory=dict)
+    per_s: float = 1.0
+    keys: dict[str, Heat] = field(default_factory=dict)
     early: dict[str, tuple[int, float, float]] = field(default_factory=dict)
 
     def accepts(self, report: Report) -> bool:
@@ -162,53 +163,79 @@ class Aggregator:
         account.since_s = now_s - min(report.elapsed_s, 2 * self._window_s)
         del self._accounts[report.server]
         self._accounts[report.server] = account  # the order of the last report
-        per_s = 1 / max(report.elapsed_s, EARLIEST_S)
+        account.per_s = per_s = 1 / max(report.elapsed_s, EARLIEST_S)
         account.units_s, account.reads_s = report.units * per_s, report.reads * per_s
         account.tau_s = report.tau * per_s
         account.unreported_s = (report.tau - 1) * per_s
         self._unreported_s += account.unreported_s
-        for key, heat in report.keys.items():
-            self._count(key, account, _rates(heat, per_s, account.unreported_s))
+        self._count(report.keys, account)
 
     def _amend(self, report: Report, account: _Account) -> bool:
         """Replace what the server's last final report said about the keys of this report."""
         if account.final != report.window:
             return False
-        per_s = 1 / max(report.elapsed_s, EARLIEST_S)
-        for key, heat in report.keys.items():
-            before = account.rates.pop(key, None)
-            if before is not None:
-                self._subtract(key, before)
-            self._count(key, account, _rates(heat, per_s, account.unreported_s))
+        kept = account.keys
+        replaced = {key: kept[key] for key in report.keys if key in kept}
+        self._subtract(replaced, account)
+        account.keys = {key: heat for key, heat in kept.items() if key not in replaced}
+        self._count(report.keys, account)
         return True
 
-    def _count(self, key: str, account: _Account, rates: Rates) -> None:
-        """Add the rates of a key that the server did not list before."""
-        account.rates[key] = rates
-        total = self._sums.get(key)
-        if total is None:
-            self._sums[key] = total = rates.copy()
-        else:
-            _add(total, rates, 1.0)
-            if rates[PLACE] > total[PLACE]:
-                total[PLACE] = rates[PLACE]
-        if total[UNITS] + total[THROTTLES] >= self._notable_s:
-            self._news[key] = None
+    def _count(self, keys: dict[str, Heat], account: _Account) -> None:
+        """Add keys that the account does not hold yet.
+
+        This and `_subtract` run for each key in each report, so they are written for speed.
+        """
+        account.keys = {**account.keys, **keys} if account.keys else keys
+        sums, news, notable_s = self._sums, self._news, self._notable_s
+        per_s, unreported_s = account.per_s, account.unreported_s
+        for key, heat in keys.items():
+            total = sums.get(key)
+            if total is None:
+                sums[key] = total = NO_RATES.copy()
+            units_s = heat.write_units * per_s
+            total[UNITS] += units_s
+            total[WRITES] += heat.writes * per_s
+            total[UNREPORTED] += unreported_s
+            total[LISTERS] += 1
+            if heat.tau:
+                total[SAMPLED] += units_s
+                total[VARIANCE] += units_s * heat.tau * per_s
+            if heat.reads or heat.throttles or heat.error:
+                total[READS] += heat.reads * per_s
+                total[THROTTLES] += heat.throttles * per_s
+                total[ERROR] += heat.error * per_s
+            if heat.place > total[PLACE]:
+                total[PLACE] = heat.place
+            if total[UNITS] + total[THROTTLES] >= notable_s:
+                news[key] = None
 
     def _withdraw(self, account: _Account) -> None:
         """Subtract everything that the account has added to the sums."""
-        for key, rates in account.rates.items():
-            self._subtract(key, rates)
-        account.rates = {}
+        keys, account.keys = account.keys, {}
+        self._subtract(keys, account)
         self._unreported_s -= account.unreported_s
         account.unreported_s = 0.0
 
-    def _subtract(self, key: str, rates: Rates) -> None:
-        total = self._sums[key]
-        if total[LISTERS] <= 1:
-            del self._sums[key]
-            return
-        _add(total, rates, -1.0)
+    def _subtract(self, keys: dict[str, Heat], account: _Account) -> None:
+        sums, per_s, unreported_s = self._sums, account.per_s, account.unreported_s
+        for key, heat in keys.items():
+            total = sums[key]
+            if total[LISTERS] <= 1:
+                del sums[key]
+                continue
+            units_s = heat.write_units * per_s
+            total[UNITS] -= units_s
+            total[WRITES] -= heat.writes * per_s
+            total[UNREPORTED] -= unreported_s
+            total[LISTERS] -= 1
+            if heat.tau:
+                total[SAMPLED] -= units_s
+                total[VARIANCE] -= units_s * heat.tau * per_s
+            if heat.reads or heat.throttles or heat.error:
+                total[READS] -= heat.reads * per_s
+                total[THROTTLES] -= heat.throttles * per_s
+                total[ERROR] -= heat.error * per_s
 
     def _take_early(self, report: Report, account: _Account) -> None:
         for key, heat in report.keys.items():
@@ -250,17 +277,16 @@ class Aggregator:
         if window > account.window:
             self._withdraw(account)
             account.window = window
-        adds_up, kept = report.server == NAMELESS, account.rates
+        adds_up, kept = report.server == NAMELESS, account.keys
         self._withdraw(account)
         for key, heat in report.keys.items():
             before = kept.get(key)
             if before is None and len(kept) >= PARTIAL_KEYS_MAX:
                 continue
-            units = heat.write_units + (before[UNITS] if before and adds_up else 0)
+            units = heat.write_units + (before.write_units if before and adds_up else 0)
             units = int(min(units, UNITS_S_MAX))
-            kept[key] = _rates(replace(heat, writes=units, write_units=units), 1.0, 0.0)
-        for key, rates in kept.items():
-            self._count(key, account, rates)
+            kept[key] = replace(heat, writes=units, write_units=units)
+        self._count(kept, account)
         return True
 
     def _notice_jump_back(self, now_s: float) -> None:
@@ -361,7 +387,7 @@ class Aggregator:
         rise_s = 0.0
         for server in self._rising.get(key, ()):
             account = self._accounts[server]
-            known = account.rates.get(key, NO_RATES)[UNITS]
+            known = account.keys.get(key, NO_HEAT).write_units * account.per_s
             rise_s += max(account.early[key][2] - known, 0.0)
         if not rise_s:
             return heat
@@ -370,38 +396,8 @@ class Aggregator:
         )
 
 
+NO_HEAT = Heat()
 NO_RATES: Rates = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, NOWHERE]
-
-
-def _add(total: Rates, rates: Rates, sign: float) -> None:
-    """Add `sign` times the rates to the total. This runs twice for each key in each report."""
-    total[UNITS] += sign * rates[UNITS]
-    total[WRITES] += sign * rates[WRITES]
-    total[UNREPORTED] += sign * rates[UNREPORTED]
-    total[LISTERS] += sign
-    if rates[VARIANCE]:
-        total[SAMPLED] += sign * rates[SAMPLED]
-        total[VARIANCE] += sign * rates[VARIANCE]
-    if rates[READS] or rates[THROTTLES] or rates[ERROR]:
-        total[READS] += sign * rates[READS]
-        total[THROTTLES] += sign * rates[THROTTLES]
-        total[ERROR] += sign * rates[ERROR]
-
-
-def _rates(heat: Heat, per_s: float, unreported_s: float) -> Rates:
-    units_s = heat.write_units * per_s
-    return [
-        units_s,
-        heat.writes * per_s,
-        heat.reads * per_s,
-        heat.throttles * per_s,
-        heat.error * per_s,
-        unreported_s,
-        units_s if heat.tau else 0.0,
-        units_s * heat.tau * per_s,
-        1.0,
-        heat.place,
-    ]
 
 
 class FleetHeat(msgspec.Struct, frozen=True):

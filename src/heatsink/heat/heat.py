@@ -11,7 +11,7 @@ UNIT_BYTES = 1024
 NOWHERE = -1
 
 
-class Heat(msgspec.Struct, frozen=True, array_like=True):
+class Heat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The counts of one key in one window. A write costs one unit per started 1,024 bytes.
 
     `error` is the cost that may be missing because the key was not tracked all the time. `place` is
@@ -34,7 +34,7 @@ class Heat(msgspec.Struct, frozen=True, array_like=True):
         return self.write_units + self.reads + self.throttles
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(msgspec.Struct, frozen=True, gc=False):
     """One server's hot keys in one window, counted over `elapsed_s` seconds.
 
     The final report ends the window. It lists every key that cost `tau` or more, and samples of
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True):
     reads: Count = 0
 
 
-class KeyHeat(msgspec.Struct, frozen=True):
+class KeyHeat(msgspec.Struct, frozen=True, gc=False):
     """A key's heat per second over the whole fleet.
 
     With a confidence of 99.9 %, the key's true cost is between its measured cost minus `below_s`

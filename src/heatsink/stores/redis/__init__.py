@@ -16,20 +16,31 @@ from .connection import Connection
 from .heat import RedisBoard, RedisBus
 from .news import RedisNews, RedisSoft, RedisWire
 
+LEADING_S = 2.0  # the timeout of a leader's calls
+
 
 def with_redis(stores: Stores, url: str, clock: Clock, rng: Random) -> Stores:
-    """Return the same stores, but heat, news, soft decisions and invalidations go over Redis."""
+    """Return the same stores, but heat, news, soft decisions and invalidations go over Redis.
+
+    A leader reads reports and publishes news on a connection of its own, with a longer timeout.
+    While Redis sends news to 10,000 processes, it answers nobody for a while. An application would
+    rather do without Redis than wait. A leader has nothing better to do: its lease and the closed
+    time do not wait for it.
+    """
     address = parse(url)
-    connection, keys = Connection(address, clock, rng), RedisKeys(address.options.prefix)
+    patient = address.patient(max(LEADING_S, address.options.timeout_s))
+    keys = RedisKeys(address.options.prefix)
+    connection, leading = Connection(address, clock, rng), Connection(patient, clock, rng)
 
     async def close() -> None:
         await connection.close()
+        await leading.close()
         await stores.close()
 
-    news = RedisNews(connection, keys, clock)
+    news = RedisNews(connection, keys, clock, leading)
     return replace(
         stores,
-        bus=RedisBus(connection, keys),
+        bus=RedisBus(connection, keys, leading=leading),
         board=RedisBoard(connection, keys),
         news=news,
         soft=RedisSoft(connection, keys, news),

@@ -30,21 +30,27 @@ class RedisBus:
 
     A new leader starts with the reports of the last seconds. It does not depend on any of them: the
     next ones come within a second. So there is no consumer group, which would double the cost of a
-    report. Reports are not trusted. An entry
-    that cannot be decoded is copied to the poison stream and skipped.
+    report. Reports are not trusted. An entry that cannot be decoded is copied to the poison stream
+    and skipped.
     """
 
     def __init__(
-        self, connection: Connection, keys: RedisKeys, reports_max: int = REPORTS_MAX
+        self,
+        connection: Connection,
+        keys: RedisKeys,
+        reports_max: int = REPORTS_MAX,
+        leading: Connection | None = None,
     ) -> None:
-        self._run = connection.run
+        """`leading` is the connection of a leader, which has more time: see `with_redis`."""
+        self._send = connection.run
+        self._run = (leading or connection).run
         self._keys = keys
         self._reports_max = reports_max
         self._last = b""
 
     async def send(self, report: Report) -> None:
         body = msgspec.msgpack.encode(report)
-        await self._run("XADD", self._keys.heat, "MAXLEN", "~", self._reports_max, "*", "r", body)
+        await self._send("XADD", self._keys.heat, "MAXLEN", "~", self._reports_max, "*", "r", body)
 
     async def receive(self) -> list[Report]:
         reports: list[Report] = []

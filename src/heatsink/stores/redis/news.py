@@ -68,8 +68,16 @@ class RedisNews:
     (`registry.news`).
     """
 
-    def __init__(self, connection: Connection, keys: RedisKeys, clock: Clock) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        keys: RedisKeys,
+        clock: Clock,
+        leading: Connection | None = None,
+    ) -> None:
+        """`leading` is the connection of a leader, which has more time: see `with_redis`."""
         self._run = connection.run
+        self._tell = (leading or connection).run
         self._keys = keys
         self._clock = clock
         self._told_notice = b""
@@ -86,19 +94,19 @@ class RedisNews:
         for version, entry in entries.items():
             await self._add(self._keys.log(log), version, entry)
         if entries:
-            await self._run("EXPIRE", self._keys.log(log), FORGET_S)
-        await self._run("SET", self._keys.pair, pair)
+            await self._tell("EXPIRE", self._keys.log(log), FORGET_S)
+        await self._tell("SET", self._keys.pair, pair)
         bare, _, notice = pair.partition(b"\n")
         now_s = self._clock.monotonic_s()
         if notice != self._told_notice or now_s - self._told_s >= REPEAT_S:
             self._told_notice, self._told_s, bare = notice, now_s, pair
         push = _Push(bare, log, dict(list(entries.items())[-ENTRIES_MAX:]))
-        await self._run("PUBLISH", self._keys.news, msgspec.msgpack.encode(push))
+        await self._tell("PUBLISH", self._keys.news, msgspec.msgpack.encode(push))
 
     async def _add(self, log: str, version: int, entry: bytes) -> None:
         cap = ("MAXLEN", "~", ENTRIES_MAX)
         try:
-            await self._run("XADD", log, *cap, f"{version}-0", "e", entry)
+            await self._tell("XADD", log, *cap, f"{version}-0", "e", entry)
         except Refused as refused:
             if refused.code != "OLDER":
                 raise
