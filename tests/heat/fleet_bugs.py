@@ -94,13 +94,6 @@ def buckets_from_a_rough_estimate() -> Iterator[None]:
 
 
 @bug
-def samples_beside_a_precise_count() -> Iterator[None]:
-    """A watched key that its own tau left out is reported by its samples as well."""
-    with patch.object(TopKeys, "_is_precise", lambda *_: False):
-        yield
-
-
-@bug
 def a_watched_key_that_the_table_evicts() -> Iterator[None]:
     """So it is never counted precisely where other keys are more frequent."""
     init = TopKeys.__init__

@@ -17,6 +17,7 @@ from heatsink.server.commands.configuration import WholeRange, json_option
 from . import (
     celebrity,
     fairness,
+    fleet,
     hot_key,
     isolation,
     live,
@@ -227,6 +228,28 @@ def celebrity_command(items: int, seed: int, out: Path | None) -> None:
 def partitions_command(items: int, seed: int, out: Path | None) -> None:
     """Compare remedies for a hot conversation: adaptive capacity, salting, and both."""
     _show(partitions.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("fleet")
+@click.option(
+    "--servers",
+    type=WholeRange(10, 20_000),
+    default=fleet.SERVERS,
+    show_default=True,
+    help="Number of app servers of the largest fleet.",
+)
+@click.option(
+    "--live",
+    "is_live",
+    is_flag=True,
+    help="Also run 400 real reporters on a real Redis, and compare.",
+)
+@_options
+def fleet_command(servers: int, is_live: bool, seed: int, out: Path | None) -> None:
+    """Measure what a large fleet costs its coordinator and Redis, and how fast it reacts."""
+    report = fleet.experiment(servers, seed, is_live)
+    live = "--live " if is_live else ""
+    _show(report, out, f"{live}--servers {servers} --seed {seed}")
 
 
 def _show(report: LabReport, out: Path | None, options: str) -> None:

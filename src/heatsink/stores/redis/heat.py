@@ -79,7 +79,7 @@ class RedisBus:
         reports = []
         for id, fields in entries:
             try:
-                reports.append(_decoded(fields))
+                reports.append(decoded(fields))
             except InvalidInput as error:
                 await self._set_aside(id, fields, str(error))
         return reports
@@ -104,7 +104,7 @@ class RedisBus:
         await self._run("XADD", self._keys.poison, "MAXLEN", "~", POISON_MAX, "*", *poison)
 
 
-def _decoded(fields: list[bytes] | None) -> Report:
+def decoded(fields: list[bytes] | None) -> Report:
     """Decode the report in an entry. Raises `InvalidInput` if the entry is malformed.
 
     This library puts a report into the field `r`. Other programs use one field per value.
