@@ -159,8 +159,6 @@ async def run(bench: Bench, scale: Scale) -> None:
         feeding = await start_servers(redis.port, servers, listeners, WARM_UP_S + seconds)
         await asyncio.sleep(WARM_UP_S)
         await measure(bench, hs, driver, pids, feeding)
-        if "BENCH_FLEET_LOGS" in os.environ:
-            os.system(f"cat {folder}/*.log")
 
 
 async def published(driver: Any) -> int:

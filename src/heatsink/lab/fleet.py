@@ -21,19 +21,19 @@ COSTS = RedisCosts()
 MADE_LIVE = "Simulated on virtual time, and run on a real Redis. Made by"
 
 STORY = f"""\
-Every server has {WRITES_S} writes a second over a million keys (Zipf, s = 1). After {WARM_UP_S:g} s,
-{HOT} keys step to {HOT_SHARE:g} times the load of a bucket. All servers see them: in the largest
-fleet, each of them at one write in ten seconds.
+Every server has {WRITES_S} writes a second over a million keys (Zipf, s = 1). After
+{WARM_UP_S:g} s, {HOT} keys step to {HOT_SHARE:g} times the load of a bucket. All servers see them:
+in the largest fleet, each of them at one write in ten seconds.
 
 Servers and leader run the production code: trackers, reporters, sums, policy, registry and news.
 Redis and the data store are models. The CPU time of the leader is measured, that of Redis is
 computed from costs that we measured on a real one."""
 NOTES = (
-    f"Redis takes {COSTS.command:g} µs of CPU for a command, {COSTS.message:g} µs for each process "
-    f"that gets a message, and {COSTS.entry:g} µs for a report that the leader reads. The leader's "
-    f"driver takes {COSTS.leader_entry:g} µs to read a report. Redis answers the leader after 1 ms, "
-    f"the data store after 5 ms. Rates are means over {LASTS_S:g} s. The CPU time of the leader "
-    "depends on your machine, so it is the only figure that differs between two runs."
+    f"Redis takes {COSTS.command:g} µs of CPU for a command, {COSTS.message:g} µs for each "
+    f"process that gets a message, and {COSTS.entry:g} µs for a report that the leader reads. The "
+    f"leader's driver takes {COSTS.leader_entry:g} µs to read a report. Redis answers the leader "
+    f"after 1 ms, the data store after 5 ms. Rates are means over {LASTS_S:g} s. The CPU time of "
+    "the leader depends on your machine, so it is the only figure that differs between two runs."
 )
 
 
@@ -50,7 +50,7 @@ def experiment(servers: int = SERVERS, seed: int = 1, is_live: bool = False) -> 
     found = run_all([simulated(play, size, seed) for size in largest_first])
     by_size: dict[int, Measured] = {each.servers: each for each in found}
     fleets = [by_size[size] for size in sizes(servers)]
-    tables = [_table(fleets)]
+    tables = [_speed_table(fleets), _cost_table(fleets)]
     if is_live:
         tables.insert(0, _live_table(by_size[LIVE_SERVERS], run_live(seed)))
     report = LabReport(
@@ -86,45 +86,42 @@ def _figures(largest: Measured) -> list[Figure]:
     ]
 
 
-def _table(fleets: list[Measured]) -> ReportTable:
-    columns = [
-        "servers",
-        "writes/s",
-        "decided, s",
-        "spread, s",
-        "leader CPU",
-        "leader MB",
-        "Redis CPU",
-        "commands/s",
-        "MB/s in",
-        "MB/s out",
-        "META reads/s",
-        "keys a report",
-        "terms lost",
-    ]
+def _speed_table(fleets: list[Measured]) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             each.servers,
             each.writes_s,
             _times(each.decided_s),
             _times(each.spread_s),
-            round(each.leader_cpu, 3),
-            round(each.leader_mb),
-            round(each.redis_cpu, 3),
-            round(each.commands),
-            round(each.redis_in / 1e6, 2),
-            round(each.redis_out / 1e6, 2),
-            round(each.meta_reads),
             round(each.entries, 1),
             each.term_changes,
         ]
         for each in fleets
     ]
+    columns = ["servers", "writes/s", "decided, s", "spread, s", "keys a report", "terms lost"]
     note = (
         "Times since a key got hot, median and maximum: until the leader has decided, and until "
-        "all servers place its new ids in its new buckets. CPU is in seconds a second."
+        "all servers place its new ids in its new buckets."
     )
-    return ReportTable("By the number of servers", columns, rows, note)
+    return ReportTable("How fast", columns, rows, note)
+
+
+def _cost_table(fleets: list[Measured]) -> ReportTable:
+    rows: list[list[Cell]] = [
+        [
+            each.servers,
+            f"{each.leader_cpu:.3f}",
+            round(each.leader_mb),
+            f"{each.redis_cpu:.3f}",
+            round(each.commands),
+            f"{each.redis_in / 1e6:.2f} / {each.redis_out / 1e6:.2f}",
+            round(each.meta_reads),
+        ]
+        for each in fleets
+    ]
+    columns = ["servers", "leader", "MB", "Redis", "commands/s", "MB/s in / out", "META/s"]
+    note = "Leader and Redis: CPU seconds a second. META/s: reads of the data store's META."
+    return ReportTable("What it costs", columns, rows, note)
 
 
 def _times(times_s: list[float]) -> str:

@@ -11,16 +11,16 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import HeatsinkError, InvalidSetting, Unavailable
 from heatsink.heat.report import ReportSettings
-from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.registry.decisions import Meta, Reading, RegistryStore
 from heatsink.registry.registry import Registry
 from heatsink.server.commands.progress import progress_bar
@@ -31,12 +31,14 @@ from heatsink.stores.redis.connection import Connection, open_driver
 from heatsink.stores.redis.heat import RedisBus, decoded
 from heatsink.stores.redis.news import RedisNews, RedisWire
 from heatsink.stores.sqlite import sqlite_stores
+from heatsink.stores.stores import Stores
 from heatsink.testing.redis import RedisServer
 
 from .fleet_world import LASTS_S, SLOT_S, SLOTS, WARM_UP_S, WRITES_S, AppServer, Measured, Traffic
 
 SERVERS = 400
 START_S = 30.0
+LOOK_S = 0.2
 HZ = os.sysconf("SC_CLK_TCK")
 
 
@@ -116,11 +118,12 @@ class LiveFleet:
                 self.spread[key] = now_s - hot_at_s
 
     async def close(self) -> None:
-        for task in self.tasks:
-            task.cancel()
+        while running := [task for task in self.tasks if not task.done()]:
+            for task in running:
+                task.cancel()  # more than once: the driver may swallow a cancellation
+            await asyncio.wait(running, timeout=LOOK_S)
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        for connection in self.connections:
-            await connection.close()
+        await asyncio.gather(*(each.close() for each in self.connections))
 
 
 def run_live(seed: int) -> Measured:
@@ -141,10 +144,8 @@ async def _live(seed: int) -> Measured:
         command = [sys.executable, "-m", "heatsink", "coordinator", *words]
         running = start_tied([*command, "--port", str(free_port())], folder, folder / "log")
         stack.callback(end, running)
-        stores = sqlite_stores(database, clock)
+        stores, founding = await _led(database, clock)
         stack.push_async_callback(stores.close)
-        await stores.open()
-        founding = await _led(stores.registry)
         store = CountedStore(stores.registry)
         fleet = LiveFleet(redis.url, store, seed)
         stack.push_async_callback(fleet.close)
@@ -154,17 +155,20 @@ async def _live(seed: int) -> Measured:
         return await _measure(fleet, driver, running.pid)
 
 
-async def _led(store: RegistryStore) -> Meta:
-    """Wait until the coordinator has founded the registry and leads; return its META."""
+async def _led(database: Path, clock: Clock) -> tuple[Stores, Meta]:
+    """Wait until the coordinator has made the database and leads; return the stores and META."""
     until_s = perf_counter() + START_S
     while perf_counter() < until_s:
-        try:
-            meta = (await store.meta()).meta
-        except Exception:
-            meta = None
-        if meta is not None and meta.leader:
-            return meta
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LOOK_S)
+        if not database.exists():  # noqa: ASYNC240 (a local file, at the start)
+            continue
+        stores = sqlite_stores(database, clock)
+        with suppress(HeatsinkError):
+            await stores.open()
+            meta = (await stores.registry.meta()).meta
+            if meta.leader:
+                return stores, meta
+        await stores.close()
     raise Unavailable(f"the coordinator did not lead after {START_S:g} s: try again")
 
 
