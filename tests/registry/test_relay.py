@@ -221,7 +221,7 @@ async def test_the_closed_time_stays_close_while_news_comes_and_grows_with_silen
     def ahead_s() -> float:
         return round(follower.view.horizon_ms / 1000 - clock.now_s(), 1)
 
-    assert ahead_s() == 0.5
+    assert ahead_s() == 0.8, "6,000 servers get news every 0.24 s, and may miss one of them"
     news.down = True
     await clock.advance(2.0)
     await follower.renew_shared()

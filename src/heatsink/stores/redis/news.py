@@ -243,8 +243,8 @@ class RedisWire:
     A process has one subscription, for both channels.
 
     `listen` raises `Unavailable` when its subscription breaks. A subscription without messages
-    looks like a subscription whose connection is dead. So `listen` pings Redis every second, and
-    raises after 3 s without a reply.
+    looks like a subscription whose connection is dead. So after a second without a message, `listen`
+    pings Redis, and raises after 3 s without a reply. While a leader pushes news, nobody pings.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class RedisWire:
                 self._take(message, ear)
             if now_s - heard_s > SILENCE_S:
                 raise TimeoutError
-            if now_s - pinged_s >= PING_S:
+            if now_s - max(heard_s, pinged_s) >= PING_S:
                 pinged_s = now_s
                 await pubsub.ping()
 
