@@ -38,6 +38,7 @@ NAMES = (
     "door",
     "registry_reads",
     "fleet",
+    "many_hot",
     "jump",
     "partitions",
     "queue_store",

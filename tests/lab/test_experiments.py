@@ -9,6 +9,8 @@ import pytest
 from heatsink.lab import (
     celebrity,
     fairness,
+    fleet,
+    fleet_world,
     hot_key,
     isolation,
     partitions,
@@ -207,3 +209,18 @@ def test_buckets_follow_the_described_phases_with_one_to_spare() -> None:
 def test_workers_in_whole_instances() -> None:
     run = run_on_virtual_time(steps.play(steps.INSTANCE_STEPS[0], 1_000, seed=1))
     assert {sum(moment.workers) % steps.INSTANCE for moment in run.moments} == {0}
+
+
+def test_a_fleet_spreads_what_no_server_sees_often_and_keeps_its_leader() -> None:
+    found = run_on_virtual_time(fleet_world.play(150, seed=1))
+    assert len(found.spread_s) == fleet_world.HOT
+    assert max(found.decided_s) <= 2.0
+    assert max(found.spread_s) <= 3.0
+    assert found.term_changes == 0
+    assert found.commands < 2 * 150 + 100
+    assert found.redis_in / 150 < 2_000, "bytes of a server a second"
+
+
+def test_sizes_of_fleets_end_at_the_largest() -> None:
+    assert fleet.sizes(10_000) == [100, 400, 1_000, 4_000, 10_000]
+    assert fleet.sizes(50) == [50]

@@ -76,7 +76,7 @@ class LiveFleet:
         self.servers: list[AppServer] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.connections: list[Connection] = []
-        self.traffic = Traffic(SERVERS, BucketRules().bucket_units_s, self.rng)
+        self.traffic = Traffic(BucketRules().bucket_units_s, self.rng)
         self.decided: dict[str, float] = {}
         self.spread: dict[str, float] = {}
 

@@ -14,7 +14,6 @@ import gc
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from itertools import accumulate
 from math import exp
 from random import Random
 from time import thread_time
@@ -199,13 +198,9 @@ class AppServer:
 class Traffic:
     """Writes of all servers: a million keys (Zipf, s = 1), and some that get hot at once."""
 
-    def __init__(self, servers: int, limit_s: int, rng: Random) -> None:
+    def __init__(self, limit_s: int, rng: Random) -> None:
         self._rng = rng
-        sums = list(accumulate(1 / rank for rank in range(1, KEYS + 1)))
-        drawn = rng.choices(range(KEYS), cum_weights=sums, k=DRAWN)
-        busiest = limit_s / 2 * sums[-1] / (servers * WRITES_S)  # the share that one key may have
-        spared = int(1 / busiest) if busiest else 0  # hotter keys would be other hot keys
-        self._drawn = [f"key-{rank if rank >= spared else rank + KEYS}" for rank in drawn]
+        self._drawn = [f"key-{int(KEYS ** rng.random())}" for _ in range(DRAWN)]
         self.hot = {f"hot-{n}": WARM_UP_S + rng.random() for n in range(HOT)}
         self._hot_s = HOT_SHARE * limit_s
 
@@ -243,7 +238,7 @@ class FleetWorld:
         self.redis = RedisModel(self.keys)
         self.store = CountedRegistry(self.clock)
         self.number = servers
-        self.traffic = Traffic(servers, self.rules.bucket_units_s, rng)
+        self.traffic = Traffic(self.rules.bucket_units_s, rng)
         self.servers: list[AppServer] = []
         self.decided: dict[str, float] = {}
         self.spread: dict[str, float] = {}

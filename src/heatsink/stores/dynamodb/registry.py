@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -136,8 +137,9 @@ class DynamoRegistry:
 
     async def append(self, entry: LogEntry, term: int | None) -> None:
         writes = [_raise_version(entry, term), _put_log(entry)]
-        for decision in entry.bucket_decisions:
-            layout = await self._layout(decision.key)
+        decisions = entry.bucket_decisions
+        layouts = await asyncio.gather(*(self._layout(each.key) for each in decisions))
+        for decision, layout in zip(decisions, layouts, strict=True):
             writes += _append_epoch(layout, decision, entry.start_ms)
         writes += [_put_pin(decision) for decision in entry.pin_decisions]
         try:

@@ -243,8 +243,9 @@ class RedisWire:
     A process has one subscription, for both channels.
 
     `listen` raises `Unavailable` when its subscription breaks. A subscription without messages
-    looks like a subscription whose connection is dead. So after a second without a message, `listen`
-    pings Redis, and raises after 3 s without a reply. While a leader pushes news, nobody pings.
+    looks like a subscription whose connection is dead. So after a second without a message,
+    `listen` pings Redis, and raises after 3 s without a reply. While a leader pushes news, nobody
+    pings.
     """
 
     def __init__(
