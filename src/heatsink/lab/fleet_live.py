@@ -103,7 +103,7 @@ class LiveFleet:
                 self.traffic.write(self.servers[number % SLOTS :: SLOTS], number * SLOT_S)
             slot = max(due, slot)
             self._note_spread(perf_counter() - began_s)
-            await asyncio.sleep(SLOT_S)
+            await self.clock.sleep(SLOT_S)
 
     def _note_spread(self, now_s: float) -> None:
         first = self.servers[0].registry
@@ -159,7 +159,7 @@ async def _led(database: Path, clock: Clock) -> tuple[Stores, Meta]:
     """Wait until the coordinator has made the database and leads; return the stores and META."""
     until_s = perf_counter() + START_S
     while perf_counter() < until_s:
-        await asyncio.sleep(LOOK_S)
+        await clock.sleep(LOOK_S)
         if not database.exists():  # noqa: ASYNC240 (a local file, at the start)
             continue
         stores = sqlite_stores(database, clock)
