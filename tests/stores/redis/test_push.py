@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
+import pytest
+
+from heatsink.errors import Unavailable
+from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
-from heatsink.stores.redis.address import RedisKeys
+from heatsink.stores.memory import memory_stores
+from heatsink.stores.redis import with_redis
+from heatsink.stores.redis.address import RedisKeys, parse
+from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.news import PATIENCE, PUSHED_S, REPEAT_S, RedisNews, RedisSoft
 from heatsink.testing import ManualClock
+from heatsink.testing.redis import RedisServer
+from tests.servers import real
 
 KEYS = RedisKeys()
 PAIR, NOTICE = b"5|2|i|mac", b"mac and\nnotice"
@@ -81,3 +91,21 @@ async def test_soft_decisions_are_pushed_too(clock: ManualClock) -> None:
     assert [soft.decision.value for soft in await heard.read()] == [1]
     assert await heard.read() == []
     assert len(ours.commands) == asked
+
+
+async def test_a_leader_waits_for_a_redis_that_is_busy_and_an_application_does_not() -> None:
+    """While Redis sends news to thousands, it answers nobody."""
+    clock = SystemClock()
+    with real(RedisServer) as server:
+        url = f"{server.url}?timeout_s=0.05"
+        stores = with_redis(memory_stores(clock), url, clock, Random(1))
+        assert stores.news is not None
+        await stores.bus.receive()  # connected
+        other = Connection(parse(f"{server.url}?timeout_s=5"), clock, Random(1))
+        await other.run("CLIENT", "PAUSE", 300, "ALL")
+        with pytest.raises(Unavailable):
+            await stores.news.pair()
+        await stores.news.publish("log", {}, b"pair")
+        assert await stores.bus.receive() == []
+        await other.close()
+        await stores.close()
