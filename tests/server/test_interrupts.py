@@ -111,6 +111,7 @@ CASES: dict[str, tuple[tuple[str, ...], Condition]] = {
     **{f"lab {name}": ((), Running.multiplies) for name in ("scaling", "reads", "hot-key")},
     **{f"lab {name}": ((), Running.multiplies) for name in ("fairness", "isolation", "rates")},
     **{f"lab {name}": ((), Running.multiplies) for name in ("celebrity", "partitions", "steps")},
+    "lab fleet": ((), Running.multiplies),
     "bulk submit": (("tag", "items.csv", "--queue", "embedded:///queue"), Running.speaks),
     "explain": (("key", *SERVER), Running.connects),
     "adopt": ((STORE, "chat"), Running.connects),

@@ -58,10 +58,10 @@ class RedisCosts(msgspec.Struct, frozen=True):
     """CPU time that a real Redis (Valkey 8) took on our machine, in µs, and that a leader's driver
     took to read an entry. `./dev bench fleet` shows the sums."""
 
-    command: float = 14.0
-    message: float = 8.0
+    command: float = 16.5
+    message: float = 8.8
     entry: float = 1.5
-    leader_entry: float = 4.0
+    leader_entry: float = 1.6
 
 
 class Measured(msgspec.Struct, frozen=True):
