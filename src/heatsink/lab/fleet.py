@@ -148,7 +148,8 @@ def _live_table(model: Measured, live: Measured) -> ReportTable:
     rows += [[what, f"{of(model):,.3g}", f"{of(live):,.3g}"] for what, of in figures]
     note = (
         f"{live.servers} real reporters and followers with two connections each, a real Redis, and "
-        "a real coordinator on SQLite. They share this machine, so a busy one is slower."
+        "a real coordinator on SQLite. They share this machine, so a busy one is slower, and "
+        "servers that get news late read META more often."
     )
     return ReportTable("Simulated and live", ["", "simulated", "live"], rows, note)
 

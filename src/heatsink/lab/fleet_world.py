@@ -30,6 +30,7 @@ from heatsink.heat.report import Reporter, ReportSettings
 from heatsink.primitives.chance import SECRET_BYTES
 from heatsink.primitives.clock import Clock
 from heatsink.registry.decisions import Meta, Reading
+from heatsink.registry.news import ASKS_S, STEADY_S
 from heatsink.registry.registry import Registry
 from heatsink.spread.policy import BucketPolicy, BucketRules
 from heatsink.stores.memory.data import MemoryRegistry
@@ -47,7 +48,7 @@ WARM_UP_S, LASTS_S = 3.0, 6.0
 SLOTS = 10  # a tenth of the servers acts in each slot, so each server acts ten times a second
 SLOT_S = 0.1 / SLOTS
 FOLLOW_EVERY = 2  # of these times, a server looks for news in each second one
-ASKED_S = 60.0  # servers started within this time, so they do not read META all at once
+STARTED_S = 10.0  # servers start within this time
 REDIS_S, STORE_S = 0.001, 0.005  # how long an answer takes
 PROCESS_MB = 55.0  # a coordinator without any reports
 COMMAND_BYTES, MESSAGE_BYTES, ENTRY_BYTES = 80, 60, 45  # of the protocol, besides the bodies
@@ -258,7 +259,7 @@ class FleetWorld:
             self.servers.append(
                 AppServer(number, registry, bus, self.clock, self.settings, self.rng)
             )
-            await self.clock.sleep(ASKED_S / self.number)
+            await self.clock.sleep(STARTED_S / self.number)
 
     async def _start_leader(self) -> None:
         redis: Any = Delayed(self.redis, self.clock, REDIS_S)
@@ -289,6 +290,7 @@ class FleetWorld:
         running = [asyncio.ensure_future(_awaited(meter)) for meter in meters]
         try:
             await self._run_servers(0.0, WARM_UP_S)
+            self._spread_reads()
             term, cpu_s = self.registry.meta.term, sum(meter.used_s for meter in meters)
             before = self._counted()
             await self._run_servers(WARM_UP_S, WARM_UP_S + LASTS_S)
@@ -298,6 +300,17 @@ class FleetWorld:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    def _spread_reads(self) -> None:
+        """Let the servers' next reads of META fall evenly on time, as those of an old fleet do.
+
+        These servers have all read META when the leader appeared.
+        """
+        every_s, now_s = max(STEADY_S, self.number / ASKS_S), self.clock.monotonic_s()
+        for server in self.servers:
+            listener = server.registry._listener
+            assert listener is not None
+            listener._asked_s = now_s - every_s * self.rng.random()
 
     async def _run_servers(self, begin_s: float, end_s: float) -> None:
         for slot in range(round(begin_s / SLOT_S), round(end_s / SLOT_S)):
