@@ -185,3 +185,42 @@ async def test_other_settings_leave_the_running_window_alone(clock: ManualClock)
     await reporter.run_once()
     (report,) = await bus.receive()
     assert list(report.keys) == ["k"]
+
+
+async def test_a_flush_reports_the_running_window_once(clock: ManualClock) -> None:
+    """A frozen process reports before it returns, for a whole window, and what follows later."""
+    tracker, bus, reporter = make(clock)
+    await clock.advance(1.0)
+    await reporter.run_once()
+    await bus.receive()
+    tracker.record("hot", 500)
+    await clock.advance(0.1)
+    await reporter.flush()
+    (report,) = await bus.receive()
+    assert report.final
+    assert report.keys["hot"].writes == 500
+    assert report.elapsed_s == pytest.approx(SETTINGS.window_s)
+    tracker.record("hot", 70)
+    await reporter.flush()
+    assert await bus.receive() == []
+    await clock.advance(1.0)
+    await reporter.flush()
+    (later,) = await bus.receive()
+    assert later.keys["hot"].writes == 70
+    assert later.window > report.window
+
+
+async def test_counts_after_a_flush_go_with_the_next_window(clock: ManualClock) -> None:
+    tracker, bus, reporter = make(clock)
+    await clock.advance(1.0)
+    await reporter.run_once()
+    await bus.receive()
+    await reporter.flush()
+    tracker.record("hot", 70)
+    for _ in range(3):
+        await clock.advance(0.9)
+        await reporter.run_once()
+    reports = await bus.receive()
+    assert sum(one.keys["hot"].writes for one in reports if one.final and "hot" in one.keys) == 70
+    windows = [one.window for one in reports if one.final]
+    assert windows == sorted(set(windows))

@@ -25,7 +25,7 @@ from heatsink.client.settings import ConnectOptions
 from heatsink.coordinator.explainer import Explanation
 from heatsink.door.core import ADMINISTRATION, Core
 from heatsink.door.declaration import SpreadTable, check_sample, described, sampling
-from heatsink.door.drivers import AsyncDriver, BlockingDriver, of_heatsink
+from heatsink.door.drivers import AsyncDriver, BlockingDriver, is_thawed, of_heatsink
 from heatsink.door.keys import check_partition_value, subject_in
 from heatsink.door.protocol import Body, Call, WireError
 from heatsink.errors import HeatsinkError, InvalidSetting
@@ -182,6 +182,14 @@ class Attachment:
             raise InvalidSetting(f"table {shown(table)} is not declared", field="table")
         return subject_in(table, check_partition_value(key))
 
+    def flush(self) -> None:
+        """Send the heat that was counted so far, before this process is frozen or ends.
+
+        Call it at the end of a Lambda handler: `attachment.flush()`
+        """
+        self._background.check_open()
+        self._background.flush()
+
     def close(self) -> None:
         """Detach, and close Heatsink's client. Your own clients stay usable: `attachment.close()`
 
@@ -271,6 +279,7 @@ class _BlockingHook(_Hook):
             return None
         try:
             self._background.check_open()
+            self._background.thaw()
             core = self._core or self.describe()
             steps = core.begin(operation, parameters, len(request.body))
             if steps is None:
@@ -316,6 +325,8 @@ class _AsyncHook(_Hook):
             return None
         try:
             self._background.check_open()
+            if is_thawed(self._background.registry):
+                await asyncio.to_thread(self._background.thaw)
             core = self._core or await self._describe()
             steps = core.begin(operation, parameters, len(request.body))
             if steps is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +13,8 @@ from heatsink.client.blocking_calls import BlockingCalls
 from heatsink.client.connect import connect
 from heatsink.client.loop_thread import LoopThread
 from heatsink.client.settings import ConnectOptions
-from heatsink.errors import Closed, Retryable, Throttled
+from heatsink.door.drivers import is_thawed
+from heatsink.errors import Closed, HeatsinkError, Retryable, Throttled
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.keys import partition_of
 from heatsink.primitives.subjects import Subject
@@ -144,6 +146,18 @@ class Background:
         deadline_s = self._backoff.deadline_s()
         reach = partial(self.registry.reach, time_ms, deadline_s)
         self._loop.call(self._backoff.call, reach, "", deadline_s)
+
+    def thaw(self) -> None:
+        """Renew the view if this process stood still, as a frozen function does between calls."""
+        if is_thawed(self.registry):
+            self.renew()
+
+    def flush(self) -> None:
+        """Send the heat that was counted so far. If the bus is down, it is lost."""
+        reporter = self._inner.parts.reporter
+        if reporter is not None:
+            with suppress(HeatsinkError):
+                self._loop.call(reporter.flush)
 
     def confirm_absence(self, key: str) -> None:
         """Make sure after an empty read of `key` that the data store was not wiped.

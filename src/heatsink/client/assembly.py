@@ -145,6 +145,7 @@ class Assembly:
         self._settings = settings
         self._clock = clock
         self._hooks = plan.hooks
+        self.reporter: Reporter | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.reading = ReadSide(stores, settings, tracker, clock, rng, plan.hooks, owner)
         router = Router(registry, settings.ids, backoff, clock, rng)
@@ -218,7 +219,7 @@ class Assembly:
     def start(self) -> None:
         """Start the background work."""
         self._start("following the registry", self.registry.follow)
-        reporter = self.make_reporter()
+        self.reporter = reporter = self.make_reporter()
         self._start("reporting heat", reporter.run)
         self._start("following settings", partial(self._follow_settings, reporter))
         self.reading.open()

@@ -21,6 +21,7 @@ from heatsink.stores.dynamodb.wire.errors import SERVICE
 from .protocol import Body, Call, LayoutOf, Need, Reach, Renew, Steps, WireError, refusal
 
 UNAVAILABLE = 503
+JUST_NOW_S = 0.1
 
 
 class BlockingRegistry(Protocol):
@@ -141,6 +142,18 @@ class AsyncDriver:
             return await self._registry.reach(need.time_ms)
         except HeatsinkError as error:
             return of_heatsink(error)
+
+
+def is_thawed(registry: Registry) -> bool:
+    """Return whether this process stood still for so long that its view is out of date.
+
+    A view that is followed has a horizon ahead of now. A frozen process, such as a function between
+    two calls, follows nothing. A view that was just renewed is not renewed again, even if nobody
+    advances the closed time.
+    """
+    if registry.view.horizon_ms >= registry.now_ms():
+        return False
+    return not registry.is_fresh(JUST_NOW_S)
 
 
 def check_ahead(need: Reach, now_ms: int) -> None:

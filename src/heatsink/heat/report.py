@@ -140,6 +140,7 @@ class Reporter:
         self._watched: Mapping[int, int] = NO_KEYS
         self._sample()
         self._window = self._window_now()
+        self._flushed = -1  # the running window, if it was reported before its end
         self._since_s = clock.monotonic_s()
         self._last: tuple[int, float, TopKeys] | None = None  # the last window: number, time, keys
 
@@ -178,11 +179,30 @@ class Reporter:
         """Report the window if it has ended. Otherwise report the keys that are rising."""
         new = self._take_notice()
         window = self._window_now()
-        if window != self._window:
+        if window != self._window and self._window == self._flushed:
+            self._window = window  # counts since the flush belong to the window that begins
+        elif window != self._window:
             await self._report_window(window)
         else:
             await self._amend(new)
             await self._report_alarms()
+
+    async def flush(self) -> None:
+        """Report what was counted so far, before this process is frozen or ends.
+
+        The report counts for a whole window, since nothing follows in this window. There is at most
+        one report a window: what is counted after the first flush goes with the next one.
+        """
+        self._take_notice()
+        window = self._window_now()
+        if window == self._flushed:
+            return
+        if self._window == self._flushed:
+            self._window = window
+        is_running = window == self._window
+        await self._report_window(window, self._settings.window_s if is_running else SHORTEST_S)
+        if is_running:
+            self._flushed = window
 
     def _take_notice(self) -> Mapping[int, int]:
         """Follow the leader's latest notice. Returns the keys that are new to watch."""
@@ -198,13 +218,14 @@ class Reporter:
         self._sample()
         return {mark: tau for mark, tau in self._watched.items() if mark not in before}
 
-    async def _report_window(self, window: int) -> None:
+    async def _report_window(self, window: int, least_s: float = SHORTEST_S) -> None:
         """Send the final report of the window, with the time over which its keys were counted.
 
-        Without this time, a window that ended late would look hotter than it was.
+        Without this time, a window that ended late would look hotter than it was. `least_s` is the
+        shortest time that the report may state.
         """
         ended, self._window = self._window, window
-        elapsed_s, counted = self._elapsed_s(), self._tracker.roll()
+        elapsed_s, counted = max(self._elapsed_s(), least_s), self._tracker.roll()
         self._since_s = self._clock.monotonic_s()
         self._last = ended, elapsed_s, counted
         keys, tau = thinned(counted.listed(self._watched, self._rng), self._keys_max, self._rng)

@@ -376,9 +376,9 @@ class Registry:
             await self._clock.sleep(FOLLOW_S)
             await self.renew_shared()
 
-    def is_fresh(self) -> bool:
+    def is_fresh(self, within_s: float = FRESH_S) -> bool:
         """Whether the view was renewed so recently, within a second, that it needs no renewal."""
-        return self._clock.monotonic_s() - self._renewed_s < FRESH_S
+        return self._clock.monotonic_s() - self._renewed_s < within_s
 
     async def renew_shared(self) -> None:
         """Renew the view. Concurrent callers share one renewal.

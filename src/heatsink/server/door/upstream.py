@@ -14,7 +14,7 @@ import msgspec
 from heatsink.client.heatsink import Heatsink
 from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, check_sample, described, sampling
-from heatsink.door.drivers import AsyncDriver, OwnRegistry, of_heatsink
+from heatsink.door.drivers import AsyncDriver, OwnRegistry, is_thawed, of_heatsink
 from heatsink.door.protocol import Body, Call, WireError
 from heatsink.errors import HeatsinkError, InvalidSetting
 from heatsink.primitives.clock import Clock
@@ -96,6 +96,7 @@ class Spreading:
         self._client = client
         self._registry = parts.registry
         self._tracker = parts.tracker
+        self._backoff = parts.backoff
         self._core = Core(tables, self._registry.view, self._registry.meta.seed, parts.tracker)
         self._driver = AsyncDriver(self._send, OwnRegistry(self._registry, parts.backoff))
         self._declared = frozenset(table.name for table in tables)
@@ -105,6 +106,9 @@ class Spreading:
         if not self._concerns(operation, body):
             return passed(await self._client.forward(operation, body))
         self._registry.check()
+        if is_thawed(self._registry):
+            renew, deadline_s = self._registry.renew_shared, self._backoff.deadline_s()
+            await self._backoff.call(renew, "", deadline_s)
         try:
             parameters = decode(body)
         except ValueError:  # DynamoDB words the error
