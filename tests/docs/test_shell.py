@@ -16,6 +16,7 @@ import click
 import pytest
 
 from heatsink.cli import main
+from heatsink.server.door.tables import read_tables
 from heatsink.stores.embedded import free_port
 
 from .pages import PAGES as EVERY_PAGE
@@ -38,7 +39,7 @@ def shell_blocks(page: Path) -> list[Block]:
 def command_lines(block: Block) -> list[list[str]]:
     """Those of `heatsink`, without comments and what Bash does with them."""
     found = re.findall(r"^heatsink [^#\n]*", block.text.replace("\\\n", " "), re.MULTILINE)
-    return [shlex.split(line.rstrip("& "))[1:] for line in found]
+    return [shlex.split(line.partition(" > ")[0].rstrip("& "))[1:] for line in found]
 
 
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
@@ -84,6 +85,7 @@ def test_the_command_lines_are_ones_the_program_takes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "items.csv").write_text("conversation\n1\n")
+    (tmp_path / "trail.json.gz").touch()
     for block in shell_blocks(page):
         for arguments in command_lines(block):
             parse(arguments)
@@ -100,10 +102,17 @@ def test_commands_and_flags_in_the_text_are_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", with_blocks("toml"), ids=name_of)
-def test_settings_in_files_are_ones_the_command_takes(page: Path) -> None:
+def test_files_of_settings_and_of_tables_are_ones_the_commands_take(
+    page: Path, tmp_path: Path
+) -> None:
     for block in blocks(page):
         if block.language == "toml":
-            for name, values in tomllib.loads(block.text).items():
+            settings = tomllib.loads(block.text)
+            if "table" in settings:  # declares the tables of `heatsink door`
+                (tmp_path / "tables.toml").write_text(block.text)
+                assert read_tables(tmp_path / "tables.toml")
+                continue
+            for name, values in settings.items():
                 known = {parameter.name for parameter in main.commands[name].params}
                 assert {each.replace("-", "_") for each in values} <= known
 
