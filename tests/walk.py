@@ -137,6 +137,7 @@ class _alone:  # noqa: N801
         hs = await self._client.__aenter__()
         for task in hs.parts.tasks:
             task.cancel()
+        await asyncio.gather(*hs.parts.tasks, return_exceptions=True)  # none may end in the walk
         return hs
 
     async def __aexit__(self, *_: object) -> None:
