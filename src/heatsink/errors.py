@@ -64,7 +64,7 @@ class InvalidId(InvalidInput):
     field = "id"
 
     def called(self, name: str) -> InvalidId:
-        """The same error with `name` in place of `id`: for calls whose parameter is `name`."""
+        """Return the same error with `name` in place of `id`, for calls with a parameter `name`."""
         return InvalidId(re.sub(r"\bid\b", name, str(self), count=1), field=name)
 
 
@@ -127,7 +127,7 @@ class TokenExpired(HeatsinkError):
 
     @classmethod
     def by(cls, limit: str) -> TokenExpired:
-        """The error for a token that is older than `limit`, which is in words."""
+        """Return the error for a token that is older than `limit`, which is in words."""
         return cls(
             f"token is older than {limit}: whether its add was counted earlier is not known any "
             "more. This call added nothing. If the add is missing, repeat it with a new token"
@@ -184,7 +184,7 @@ class Closed(HeatsinkError):
 
     @classmethod
     def meanwhile(cls, what: str) -> Closed:
-        """The error for a call that was running when the client, or a part of it, was closed."""
+        """Return the error for a call that was running when the client or a part of it closed."""
         return cls(
             f"{what} was closed during the call. A write may have been applied: "
             "repeat it with the same id"
@@ -236,12 +236,12 @@ ANSWERS: dict[type[HeatsinkError], Answer] = {  # a class not listed here has it
 
 
 def answer_to(kind: type[HeatsinkError]) -> Answer:
-    """The HTTP status and the exit code for errors of a class."""
+    """Return the HTTP status and the exit code for errors of a class."""
     return next(ANSWERS[each] for each in kind.__mro__ if each in ANSWERS)
 
 
 def answer_of(error: HeatsinkError) -> Answer:
-    """The HTTP status and the exit code for an error.
+    """Return the HTTP status and the exit code for an error.
 
     If the last attempt before the deadline was throttled, the status is 429.
     """

@@ -1,8 +1,8 @@
 """Actions: the application's handlers that workers run, and what surrounds each run.
 
-An application describes its actions in one `Actions` object. Besides the handlers it may hold a
-*lifespan*, which opens what all handlers of a worker share, and *middleware*, context managers that
-surround every run of a handler.
+An application describes its actions in one `Actions` object. Besides the handlers, this object may
+hold a *lifespan* and *middleware*. The lifespan opens resources that all handlers of a worker
+share. Middleware are context managers that surround every run of a handler.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RateLimited(Exception):
 
 
 class BadItem(Fail):
-    """An item does not fit the type that its handler declares. The item is not retried."""
+    """Raised for an item that does not fit its handler's declared type. It is not retried."""
 
 
 async def no_store(*_: object) -> None:
@@ -135,7 +135,7 @@ class Context:
         return f"{self.batch}:{self.index}"
 
     async def once(self, key: str, body: bytes) -> None:
-        """Append `body` to the log of `key`, once for this item however often its handler runs.
+        """Append `body` to the log of `key`: once for this item, however often its handler runs.
 
         The row itself records that the append happened, so a crash cannot separate the append from
         its record. If an earlier attempt appended another body, the earlier body stays. A handler
@@ -206,9 +206,9 @@ class Actions:
     """An application's actions, by name.
 
     `webhooks` are the URL prefixes that workers may call when a batch is done. `lifespan` is a
-    function without parameters that returns a context manager: each worker enters it before its
-    first item, and handlers find what it yields in `context.state`. `middleware` are functions that
-    return a context manager around one run of a handler::
+    function without parameters that returns a context manager. Each worker enters this context
+    manager before its first item. Handlers find the yielded value in `context.state`. `middleware`
+    are functions that return a context manager around one run of a handler::
 
         actions = Actions()
         @actions.action("tag", max_attempts=3)
@@ -278,7 +278,7 @@ class Actions:
 
     @asynccontextmanager
     async def living(self) -> AsyncIterator[Any]:
-        """Enter the lifespan, and leave it at the end. Yields the state for `context.state`."""
+        """Enter the lifespan, yield the state for `context.state`, and exit at the end."""
         if self.lifespan is None:
             yield None
             return

@@ -1,7 +1,7 @@
 """A batch: its items, stored in chunks, and its record.
 
 Items are encoded one by one and numbered from 0. The record says what was submitted, where the
-parts of the batch are, and how they ended. It also says which items are in which part, so that
+parts of the batch are, and how the parts ended. It also says which items are in which part, so that
 Heatsink can name lost items. For this purpose the record stores *runs*. A run is a sequence of
 consecutive chunks that have the same number of items. A large batch has a few hundred runs.
 """
@@ -100,9 +100,9 @@ class PartEnd(msgspec.Struct, frozen=True):
 class PartPlace(msgspec.Struct, frozen=True):
     """What a batch's record says about one part of the batch.
 
-    The part is in queue partition `partition`. `digest` is the checksum of its items, and `runs`
-    say which items they are. `missing` are items that the partition's server has lost. `moved` are
-    lost items that were submitted again and are now in another part.
+    The part is in queue partition `partition`. `runs` say which items the part holds, and `digest`
+    is the checksum of these items. `missing` are items that the partition's server has lost.
+    `moved` are lost items that were submitted again and are now in another part.
     """
 
     id: str
@@ -237,7 +237,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def encoded(index: int, item: object) -> bytes:
-    """Encode an item. Raises `InvalidBody` if a worker would get a value of another type.
+    """Encode an item. Raises `InvalidBody` if a worker would decode a value of another type.
 
     Only tuples may change their type: they become lists. An object of a class that declares its
     fields (a dataclass, a `msgspec.Struct`) becomes a dict of its fields. A handler that declares
@@ -265,7 +265,7 @@ def encoded(index: int, item: object) -> bytes:
 
 
 def is_record(item: object) -> bool:
-    """Whether the item is an object of a class that declares the types of its fields."""
+    """Return whether the item is an object of a class that declares the types of its fields."""
     return isinstance(item, msgspec.Struct) or is_dataclass(type(item))
 
 

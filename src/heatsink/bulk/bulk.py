@@ -83,7 +83,7 @@ class Bulk:
         self._settings = replace(self._settings, weights=weights)
 
     async def open(self) -> None:
-        """Connect now, so that errors show early; otherwise the first call connects.
+        """Connect now, to see errors early. Without this call, the first other call connects.
 
         Raises `Misconfigured` if the queue's server is not durable enough.
 
@@ -272,10 +272,11 @@ class Bulk:
         return hand(batch, plan.partitions, spread, plan.moves)
 
     async def plan(self) -> QueuePlan:
-        """Return the queue's plan: `(await hs.bulk.plan()).partitions` is its number of partitions.
+        """Return the queue's plan. `(await hs.bulk.plan()).partitions` is the number of partitions.
 
-        `places` has the partitions that are not at the queue's home, with URLs as they were given:
-        do not print them. Raises `Misconfigured` if this process was started with other settings.
+        `places` lists the partitions that are not at the queue's home. Its URLs may contain
+        passwords: do not print them. Raises `Misconfigured` if this process was started with other
+        settings.
         """
         return self._followed(await self._patience.call(self._stores.fleet.plan, self._first))
 
@@ -303,7 +304,7 @@ class Bulk:
                 return kept
 
     async def places(self) -> list[PartitionPlace]:
-        """Return which Redis holds each partition. The URLs have no user names or passwords.
+        """Return which Redis holds each partition. The URLs contain no user names and no passwords.
 
         Example::
 
@@ -317,9 +318,9 @@ class Bulk:
         """Move a partition to the Redis at `url`, or to `"home"`, while everything runs.
 
         New parts go to other partitions until the move is done. The call waits until the
-        partition's parts have ended. It may be repeated, also after a crash. To cancel a move, call
-        `place` with the Redis that the partition is leaving. Raises `Conflict` if the Redis holds
-        parts that the move would lose, and `NotFound` if there is no such partition::
+        partition's parts have ended. The call may be repeated, also after a crash. To cancel a
+        move, call `place` with the Redis that the partition is leaving. Raises `Conflict` if the
+        Redis holds parts that the move would lose, and `NotFound` if there is no such partition::
 
             await hs.bulk.place(3, "redis://other:6379")
         """
@@ -328,7 +329,7 @@ class Bulk:
         return place_in(await self.plan(), partition)
 
     def moving(self, partition: int, url: str) -> AsyncIterator[MoveProgress]:
-        """Do the same as `place`, and tell how far the move is.
+        """Move a partition as `place` does, and yield the progress of the move.
 
         Example::
 
@@ -341,7 +342,7 @@ class Bulk:
     # -- progress --------------------------------------------------------------------------
 
     async def status(self, id: str) -> Progress:
-        """Return the progress of a batch. If its state is final, the state is also durable.
+        """Return the progress of a batch. A final state is also durable.
 
         The call also repairs the batch: it sends a pause, resume or cancel again to parts that
         missed it, and finds items that the queue's servers have lost::
@@ -574,11 +575,11 @@ class Bulk:
         return all(await asyncio.gather(*calls))
 
     async def change(self, id: str, step: Callable[[Batch], Batch]) -> Batch:
-        """Store `step(record)` as the batch's new record, and return it. Retries on conflicts."""
+        """Store `step(record)` as the batch's new record, and return it. Retry after a conflict."""
         return await self.reconciler.change(id, step)
 
     async def tell_done(self, batch: Batch) -> None:
-        """Submit the batch's callback, under an id made from the batch, so a repeat is safe."""
+        """Submit the batch's callback. Its id is made from the batch, so a repeat is safe."""
         if not batch.on_done:
             return
         callback, item = changes.callback(batch, now_ms(self._clock))

@@ -111,7 +111,7 @@ def tried_again(batch: Batch) -> Batch:
 
 
 def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = ()) -> Batch:
-    """Return the record to which the end of a part is added. An end of an earlier lap is ignored.
+    """Return the record with the end of a part added. An end of an earlier lap is ignored.
 
     `missing` are the items of the part that its server has lost. If the part was recorded as lost
     and ends after all, the real end replaces the loss.
@@ -130,7 +130,7 @@ def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = 
 
 
 def is_gone(end: PartEnd, place: PartPlace) -> bool:
-    """Whether this end records that a server lost the whole part."""
+    """Return whether this end records that a server lost the whole part."""
     return end.items == 0 < place.items
 
 
@@ -171,7 +171,7 @@ def _missing(batch: Batch, place: PartPlace, missing: Sequence[Span]) -> Batch:
 
 
 def may_restore(batch: Batch) -> bool:
-    """Whether the batch's lost items are restored if the same items are submitted again."""
+    """Return whether the batch's lost items are restored if the same items are submitted again."""
     return bool(batch.missing) and batch.state in ("lost", "running", "paused")
 
 
@@ -238,8 +238,8 @@ class Ahead(msgspec.Struct, frozen=True):
     """The work left in a batch.
 
     Of the `waiting` items, `backing_off` items wait for their next attempt. The last of these is
-    due in `backoff_s` seconds. `per_s` is the rate limit; None without a limit. The next start time
-    under this limit that is not booked yet is in `start_s` seconds.
+    due in `backoff_s` seconds. `per_s` is the rate limit; None without a limit. The next free start
+    time under this limit is in `start_s` seconds.
     """
 
     waiting: int
@@ -271,7 +271,7 @@ def ahead_of(
 
 
 def waits_for(ahead: Ahead) -> str:
-    """Return a text that says whether the batch waits for its rate limit or for retries.
+    """Return a text that says what the batch waits for: its rate limit, or retries.
 
     Returns an empty text if an item runs or could run now, and if no item is left.
     """
@@ -305,7 +305,7 @@ def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
 
 
 def check_same(known: Batch, wanted: Batch) -> None:
-    """Raise `IdReused` if `wanted` has another action or tenant, other items or other options.
+    """Raise `IdReused` if `wanted` differs in action, tenant, items or options from `known`.
 
     `known` is the stored batch with the same id. Items and options are compared only if `known` was
     accepted with a fingerprint of its items.
@@ -333,7 +333,7 @@ def _said(option: object) -> str:
 
 
 def callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
-    """Return the batch that delivers the outcome of `batch` to its `on_done`, and its one item."""
+    """Return the batch that delivers the outcome of `batch` to its `on_done`, and the one item."""
     outcome: dict[str, str | int] = {
         "batch": batch.id,
         "action": batch.action,

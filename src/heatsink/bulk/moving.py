@@ -8,13 +8,15 @@
     copy      copy parts that have ended: their failed items can be read and retried for a week
     adopt     store in the plan that the partition is at its new place
 
-Every step is durable before the next one begins, and every step may be repeated. So a mover that
-was killed leaves a move that anybody can finish: the same command goes on where the other one
-stopped. Until the old place is closed, the partition works as before. A move that is given up
-leaves it where it is, with a new version, which is above that of the tombstone.
+Every step is durable before the next one begins, and every step may be repeated. So if the moving
+process is killed, any process can finish the move: the same command continues where the first one
+stopped. Until the old place is closed, the partition works as before. If a move is cancelled, the
+partition stays where it is. It gets a new version, which is higher than the version in the
+tombstone.
 
-If the queue's home lost its newest plans, a place may be closed although the plan has the partition
-there. Then `place` does not move anything. It only stores again where the partition is.
+The queue's home may lose its newest plans. Then a place may be closed although the plan says that
+the partition is there. In this case `place` moves nothing. It only stores again where the partition
+is.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ COPIES = 8  # at a time
 
 
 class MoveProgress(msgspec.Struct, frozen=True):
-    """How far the move of a partition is: `items` still wait or run, `copied` parts were copied."""
+    """The progress of a partition's move: `items` still wait or run, `copied` parts were copied."""
 
     partition: int
     to: str

@@ -1,12 +1,13 @@
 """The queue's plan: how many partitions it has, and which server holds each of them.
 
-The plan is stored in the queue's home, so that all processes follow the same one. The first process
-founds it from its settings. `version` grows with every change.
+The plan is stored in the queue's home, so that all processes follow the same plan. The first
+process creates the plan from its settings. `version` grows with every change.
 
-A partition is at its *place*: the URL of a Redis, or the queue's home. Each place has the version
-of the plan that put the partition there (`since`). A process sends this version with every call. A
-server that gave a partition away remembers the version of the move, and refuses every call with the
-same or an older one. So a process with an outdated plan cannot leave items where nobody runs them.
+A partition is at its *place*: the URL of a Redis, or the queue's home. Each place has a version
+(`since`): that of the plan that put the partition there. A process sends this version with every
+call. A server that gave a partition away remembers the version of the move. It refuses every call
+with this version or an older one. So a process with an outdated plan cannot leave items where
+nobody runs them.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A move of a partition that has begun: to which URL, and with which version of the plan."""
+    """A partition's move that has begun: to which URL, and with which version of the plan."""
 
     to: str
     version: int
@@ -107,11 +108,11 @@ class Founding(msgspec.Struct, frozen=True):
 
 
 class QueuePlan(msgspec.Struct, frozen=True):
-    """How many partitions the queue has. New parts go to the first `partitions` partitions.
+    """The number and places of the queue's partitions. New parts go to the first `partitions`.
 
     `high_water` is the highest number of partitions that the queue ever had. Workers run the items
-    of all these partitions. `places` has the partitions that are not at the queue's home. `moves`
-    has those that are about to move: they get no new parts.
+    of all these partitions. `places` lists the partitions that are not at the queue's home. `moves`
+    lists the partitions that are about to move: these get no new parts.
     """
 
     partitions: int
@@ -158,7 +159,8 @@ class QueuePlan(msgspec.Struct, frozen=True):
 class PartitionPlace(msgspec.Struct, frozen=True):
     """Where a partition is, for people: URLs have no logins, and `home` is the queue's home.
 
-    `since` is the version of the plan that put it there. `moves_to` is empty unless it moves.
+    `since` is the version of the plan that put the partition there. `moves_to` is empty unless the
+    partition moves.
     """
 
     number: int
@@ -174,7 +176,7 @@ def place_in(plan: QueuePlan, number: int) -> PartitionPlace:
 
 
 def bare(url: str) -> str:
-    """Return the URL without login and options: URLs with the same bare form name one server."""
+    """Return the URL without login and options. URLs of the same server have the same bare form."""
     parts = urlsplit(url)
     port = _PORTS.get(parts.scheme, _SENTINEL_PORT if "sentinel" in parts.scheme else 0)
     hosts = parts.netloc.rpartition("@")[2].split(",")
@@ -219,7 +221,7 @@ def founding(settings: BulkSettings, home: str) -> QueuePlan:
 
 
 def check_follows(settings: BulkSettings, plan: QueuePlan, home: str) -> list[str]:
-    """Compare what a process was started with with the stored plan.
+    """Compare the settings that a process was started with to the stored plan.
 
     Raises `Misconfigured` if a setting is neither what the queue was founded with nor what it has
     now. Returns a warning for each setting that an operator has changed since.

@@ -4,9 +4,9 @@ While a server does not answer, `Patience` retries the call. If a partition has 
 repeats the call at the new place. After a server has lost data, the `Reconciler` compares a batch's
 record with its parts.
 
-The record of a batch is stored in its home slot, the parts with its items are stored in partitions.
-The slot and the partitions may be on different servers. A server may lose its newest writes or
-restart with an old file. Therefore:
+The record of a batch is stored in the batch's home slot. The parts with its items are stored in
+partitions. The slot and the partitions may be on different servers. A server may lose its newest
+writes or restart with an old file. Therefore:
 
 - The record counts the end of a part only when the part is durable. The part remembers that it has
   ended until a record that counts this end is durable.
@@ -133,15 +133,16 @@ def _never_reached(error: Retryable) -> str:
 
 
 class Router:
-    """Sends each call on a partition to the server that holds it, by its own copy of the plan.
+    """Sends each call to the server that holds the partition, by the router's copy of the plan.
 
     If a server answers that the partition has moved, the router reads the stored plan, adopts it
-    and repeats the call at the new place. It adopts a plan with places only if this plan is durable
-    in the queue's home. Otherwise the home could lose the plan, and other processes would look for
-    items where they are not. `stores` are the stores below, which get spots.
+    and repeats the call at the new place. The router adopts a plan with places only if this plan is
+    durable in the queue's home. Otherwise the home could lose the plan, and other processes would
+    look for items in the wrong place. `stores` are the stores to which the router passes calls.
+    These get a `Spot` instead of a partition number.
 
-    `first` is the plan of a queue that does not exist yet. It is stored only if it has places:
-    without any, partitions are at the queue's home anyway.
+    `first` is the plan of a queue that does not exist yet. This plan is stored only if it has
+    places: without places, all partitions are at the queue's home anyway.
     """
 
     def __init__(self, stores: QueueStores, first: QueuePlan) -> None:
@@ -182,7 +183,7 @@ class Router:
             return await self._adopted(stored)
 
     async def adopt(self, stored: QueuePlan) -> QueuePlan:
-        """Follow a plan that was read from the store. Returns the plan that is then followed."""
+        """Follow a plan that was read from the store. Returns the plan that is in force then."""
         async with self._turn:
             return await self._adopted(stored)
 
@@ -272,7 +273,7 @@ class _RoutedBarrier:
 
 
 def routed(stores: QueueStores, first: QueuePlan) -> QueueStores:
-    """Return the stores of one process, which finds partitions by its copy of the plan."""
+    """Return the stores of one process. Calls find partitions by the process's copy of the plan."""
     router = Router(stores, first)
 
     def calls(store: object) -> Any:
@@ -526,7 +527,7 @@ def _lacks(place: PartPlace, counts: PartCounts) -> bool:
 
 
 def is_odd(batch: Batch, found: Sequence[PartCounts | None]) -> bool:
-    """Whether a part of the batch differs from what the batch's record says.
+    """Return whether a part of the batch differs from what the batch's record says.
 
     A part differs if it has ended, has lost items or is missing, and the record does not say so.
     It also differs if it exists although the record says that it is lost, and if it carries a newer

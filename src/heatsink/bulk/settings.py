@@ -24,9 +24,9 @@ class BulkSettings(CheckedStruct, frozen=True):
     """Settings of the queue of bulk actions. All processes that use a queue need the same settings.
 
     `BulkSettings(partitions=32, weights={"acme": 2.0})` gives one tenant a double share. An invalid
-    value raises `InvalidSetting`. `partitions` and `places` found a queue: the first process stores
-    them in the queue, and all processes follow what is stored. A process that was started with
-    other values is refused with `Misconfigured`.
+    value raises `InvalidSetting`. `partitions` and `places` are used when a queue is created: the
+    first process stores them in the queue, and all processes follow the stored values. A process
+    that was started with other values is refused with `Misconfigured`.
     """
 
     partitions: int | None = None

@@ -96,7 +96,7 @@ class Claimed(msgspec.Struct, frozen=True):
     """The result of a claim. `owned` is False if another consumer owns the partition.
 
     `more` says that items are left to claim now. `wake_ms` is the time until the next delayed item
-    is due; None if there is none.
+    is due; None if no item is delayed.
     """
 
     owned: bool
@@ -170,7 +170,7 @@ class LivePart(msgspec.Struct, frozen=True):
 
 
 class FailedItem(msgspec.Struct, frozen=True):
-    """A failed item: the item at `offset` in the chunk `body`. `body` is empty if it was lost.
+    """A failed item: the item at `offset` in the chunk `body`, which is empty if it was lost.
 
     To get the next page of failures, pass the `place` of the last item as `after`.
     """
@@ -324,8 +324,8 @@ class Grants(msgspec.Struct, frozen=True):
     """Booked start times of a lane, in groups (*grants*) of `size` items.
 
     Each number in `wait_ms` says in how many milliseconds the items of one grant may start. A start
-    time that is not used soon expires. `now_ms` is the time in the limit's home slot. The next
-    start time that is not booked yet is in `then_ms` milliseconds.
+    time that is not used soon expires. `now_ms` is the time in the limit's home slot. The next free
+    start time is in `then_ms` milliseconds.
     """
 
     size: int
@@ -346,9 +346,9 @@ class LimitStore(Protocol):
         """Book start times for `starts` items, or for as many as may start within `ahead_ms`.
 
         The caller starts the items at most `late_ms` after these times, by the home slot's clock.
-        If this is more than `LATE_MS`, later start times keep a greater distance.
-        With `starts=0` the call books nothing. It returns only the time in the limit's home slot
-        and the next start time that is not booked yet.
+        If this is more than `LATE_MS`, the store leaves more time before later start times. With
+        `starts=0` the call books nothing. It returns only the time in the limit's home slot and the
+        next start time that is not booked yet.
         """
 
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
@@ -405,10 +405,11 @@ class FleetStore(PlanStore, Protocol):
 
 
 class Remains(msgspec.Struct, frozen=True):
-    """What keeps a place from giving its partition away.
+    """What stops a place from giving its partition away.
 
-    `closed` is the version of the newest move with which the place gave it away, to `to`; -1 if it
-    never did. `is_target` says that this very place was prepared to get the partition.
+    `closed` is the version of the newest move with which the place gave the partition away; -1 if
+    it never did. `to` is the target of that move. `is_target` says that this place itself was
+    prepared to get the partition.
     """
 
     closed: int
@@ -420,9 +421,10 @@ class Remains(msgspec.Struct, frozen=True):
 
 
 class PlaceMarks(msgspec.Struct, frozen=True):
-    """What a place remembers of moves: the newest move from it (-1: none), and the newest to it.
+    """What a place remembers of moves: `moved` is the newest move away from it, to `to`.
 
-    `parts` is how many of the parts that the caller asked for are here.
+    `prepared` is the newest move to this place. Both are versions; -1 means none. `parts` is the
+    number of parts at this place, of those that the caller asked for.
     """
 
     moved: int = -1
@@ -432,18 +434,18 @@ class PlaceMarks(msgspec.Struct, frozen=True):
 
 
 class MoveStore(Protocol):
-    """Moves of partitions. These calls go to exactly the place of the spot, closed or not."""
+    """Moves of partitions. A call goes to the place that the spot names, even if it is closed."""
 
     async def close_place(self, partition: int, version: int, to: str) -> Remains:
-        """Give the partition away to `to`, unless parts are here that have not ended.
+        """Give the partition away to `to`, unless this place holds parts that have not ended.
 
         From then on the place refuses all calls whose spot is not newer than `version`.
         """
 
     async def prepare(self, partition: int, version: int) -> int:
-        """Make the place ready to get the partition, and delete what it has kept from before.
+        """Make the place ready to get the partition, and delete remains of an earlier stay there.
 
-        Returns the newest move that the place was prepared for; -1 if it holds parts.
+        Returns the newest move that the place was prepared for; -1 if the place holds parts.
         """
 
     async def take_over(self, source: int, target: int, version: int) -> None:

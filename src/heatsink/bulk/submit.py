@@ -1,12 +1,13 @@
-"""Submitting a batch: stage its items, make them durable, seal the record, then release it.
+"""Submitting a batch: stage its items, make them durable, seal the record, release the parts.
 
 No item of a batch runs before the batch is sealed. Whichever process crashes, the batch exists as a
 whole or not at all, and the same id can be submitted again. Each submission stages parts of its own
 (its *generation*). The first submission to seal the record wins, and the parts of other submissions
 are dropped.
 
-A server may lose its newest writes at any moment: the power fails before its log is on disk, or a
-replica that lags behind takes over. Therefore a submission goes through these steps:
+A server may lose its newest writes at any moment, for example if the power fails before its log is
+on disk, or if a replica that lags behind takes over. Therefore a submission goes through these
+steps:
 
     stage     send every chunk to a part; keep the chunks that are not confirmed yet
     confirm   read every part back (items and checksum) and make it durable, in one pipeline;
@@ -434,7 +435,7 @@ def hand(
     `batch` is the batch's id. Every id selects its own subset of the partitions (shuffle sharding).
     Two batches rarely share all partitions of their subsets, so a batch that goes wrong slows down
     few other batches. With `spread=False` the subset is one partition. A batch uses partitions that
-    are `leaving` their place only if all partitions are.
+    are `leaving` their place only if all partitions are leaving.
     """
     size = max(partitions // HAND_SHARE, 1) if spread else 1
     ranked = sorted(range(partitions), key=lambda partition: _rank(batch, partition))
@@ -469,7 +470,7 @@ async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Ba
 
 
 def is_left_behind(batch: Batch, at_ms: int) -> bool:
-    """Whether the submitter is presumed dead: the record was not renewed for `LEFT_MS`."""
+    """Return whether the submitter is presumed dead: the record was not renewed for `LEFT_MS`."""
     return batch.state == "open" and at_ms - max(batch.submitted_ms, batch.renewed_ms) > LEFT_MS
 
 

@@ -1,7 +1,7 @@
 """The parts of an open client, put together.
 
-`assemble` opens the stores, joins the registry and makes every part. The client calls it when it is
-opened, not when it is constructed, because the process may fork in between.
+`assemble` opens the stores, joins the registry and makes every part. The client calls `assemble`
+when the client is opened, not when it is constructed, because the process may fork in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client for code without asyncio: calls run on a background event loop, callers wait."""
+"""The client for code without asyncio: calls run on a background event loop while callers wait."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ class BlockingLog:
         """Add an entry; a retry with the same id and body writes nothing new.
 
         `ttl` is in seconds. An error raised after the entry was sent carries the `id` to retry
-        with. Raises `Conflict` if the id has another body, `Deleted` if its entry was deleted::
+        with. Raises `Conflict` if the id was used with another body, and `Deleted` if the entry
+        with this id was deleted::
 
             receipt = hs.log.append("conv_1", b"hello")
             hs.log.append("conv_1", b"hello", id=receipt.id)  # the same append
@@ -66,12 +67,12 @@ class BlockingLog:
         return self._loop.call(self._part.append, key, body, id=id, ttl=ttl)
 
     def id_for(self, key: AnyKey, retry_key: str) -> Any:
-        """Return the id for an append that the caller names by a text of its own.
+        """Return the id for an append that the caller names by a text, such as an order number.
 
         Every call with the same key and text returns the same id, in every process, for at least a
-        day. So a caller that cannot keep an id can retry an append: with the number of its order,
-        for example. The call writes one small row. Raises `InvalidSetting` for a bad text, and
-        `InvalidId` in a deployment with Snowflake ids, which only callers make::
+        day. So a caller that cannot store an id can still retry an append: the same text gives the
+        same id. The call writes one small row. Raises `InvalidSetting` for a bad text. Raises
+        `InvalidId` in a deployment with Snowflake ids, since only callers make such ids::
 
             id = hs.log.id_for("conv_1", "order-17")
             hs.log.append("conv_1", b"hello", id=id)
@@ -90,12 +91,12 @@ class BlockingLog:
         fresh_for: float | None = None,
         stale_for: float | None = None,
     ) -> Page:
-        """Entries in the order of their ids, with a `cursor` for the next page.
+        """Return a page of entries in the order of their ids, with a `cursor` for the next page.
 
         `after` and `before` are ids or datetimes with a time zone. With `fresh_for`, the result may
-        be a page that was read in the last `fresh_for` seconds. Use it for keys that are read far
-        more often than written. Even such a page contains everything that this client has appended.
-        Raises `InvalidCursor`::
+        be a page that was read in the last `fresh_for` seconds. Use `fresh_for` for keys that are
+        read far more often than written. Even such a page contains everything that this client has
+        appended. Raises `InvalidCursor`::
 
             page = hs.log.page("conv_1", limit=20)
             older = hs.log.page("conv_1", limit=20, cursor=page.cursor)
@@ -113,7 +114,7 @@ class BlockingLog:
         )
 
     def get(self, key: AnyKey, id: Any) -> Entry | None:
-        """One entry by its id; None if there is none. Raises `InvalidId` for a malformed id.
+        """Return the entry with this id, or None. Raises `InvalidId` for a malformed id.
 
         Example::
 
@@ -123,7 +124,7 @@ class BlockingLog:
         return self._loop.call(self._part.get, key, id)
 
     def delete(self, key: AnyKey, id: Any) -> bool:
-        """Delete an entry; returns whether it existed.
+        """Delete an entry. Returns whether the entry existed.
 
         A tombstone stays, so that a late retry of the append does not bring the entry back. Raises
         `InvalidId` for a malformed id or one from the future::
@@ -134,12 +135,12 @@ class BlockingLog:
         return self._loop.call(self._part.delete, key, id)
 
     def erase(self, key: AnyKey) -> int:
-        """Remove every row of the key from every bucket it ever had, with tombstones and counters.
+        """Remove every row, tombstone and counter of the key, from every bucket it ever had.
 
         Stop the key's writers first: a later append or retry writes a new row. Returns the number
-        of removed rows. This is a lower bound, since it lacks the rows that were removed by an
-        attempt whose answer was lost. The more rows there are, the longer the call takes.
-        `deadline_s` limits the retries for each bucket::
+        of removed rows. This number is a lower bound: if the answer to an attempt was lost, the
+        rows that this attempt removed are not counted. The more rows there are, the longer the call
+        takes. `deadline_s` limits the retries for each bucket::
 
             removed = hs.log.erase("conv_1")
         """
@@ -172,7 +173,7 @@ class BlockingBufferedCounters:
             self._loop.call(self._part.__aexit__, *details)
 
     def add_soon(self, key: str, amount: int = 1) -> Future[None]:
-        """Add without waiting; the returned future completes when the add is durable.
+        """Add without waiting. The returned future completes when the add is durable.
 
         Raises `Closed` outside `with`, and `InvalidSetting` for an amount out of range.
 
@@ -220,16 +221,16 @@ class BlockingCounters:
     def add(self, key: AnyKey, amount: int = 1, *, token: Any = None) -> None:
         """Add `amount`, which may be negative, to a counter.
 
-        `token` is an id of the deployment's kind. Of all calls with the same token, one counts.
-        Raises `Conflict` if the token was used with another amount, and `TokenExpired` if the token
-        is older than `token_ttl_s`::
+        `token` is an id of the deployment's kind. Of all calls with the same token, only one
+        counts. Raises `Conflict` if the token was used with another amount, and `TokenExpired` if
+        the token is older than `token_ttl_s`::
 
             hs.counters.add("likes:42", token=request_id)
         """
         return self._loop.call(self._part.add, key, amount, token=token)
 
     def buffered(self, flush_s: float = FLUSH_S) -> BlockingBufferedCounters:
-        """Counters for high rates, which write every `flush_s` seconds; see `BufferedCounters`.
+        """Return `BufferedCounters`: for high rates, they write only every `flush_s` seconds.
 
         Example::
 
@@ -239,7 +240,7 @@ class BlockingCounters:
         return BlockingBufferedCounters(self._loop, self._loop.run(self._part.buffered, flush_s))
 
     def value(self, key: AnyKey) -> int:
-        """The counter's value: the sum of all acknowledged adds, or 0 for an unused key.
+        """Return the counter's value: the sum of all acknowledged adds, or 0 for an unused key.
 
         The value is exact for one moment during the call. Example::
 
@@ -304,15 +305,15 @@ class BlockingTimelines:
         return self._loop.call(self._part.unfollow, user, author)
 
     def followers(self, author: str) -> int:
-        """The number of followers of an author: `hs.timelines.followers("bob")`"""
+        """Return the number of followers of an author: `hs.timelines.followers("bob")`"""
         return self._loop.call(self._part.followers, author)
 
     def following(self, user: str) -> list[str]:
-        """The authors that a user follows, sorted: `hs.timelines.following("alice")`"""
+        """Return a user's authors, sorted: `hs.timelines.following("alice")`"""
         return self._loop.call(self._part.following, user)
 
     def authors(self) -> list[AuthorMode]:
-        """The authors whose mode was ever decided, the latest change first.
+        """Return the authors for whom a mode was ever decided, the latest change first.
 
         All other authors are pushed. Example::
 
@@ -321,11 +322,11 @@ class BlockingTimelines:
         return self._loop.run(self._part.authors)
 
     def post(self, author: str, body: bytes, *, id: Any = None) -> Post:
-        """Store a post and, if its author is pushed, queue its push to all followers.
+        """Store a post. If the author is pushed, also queue the push to all followers.
 
         A call with an `id` may be repeated: all such calls store one post. In the result, `batch`
-        is the id of the batch that pushes the post. Raises `Conflict` if the id has another body,
-        `Deleted` if its post was deleted::
+        is the id of the batch that pushes the post. Raises `Conflict` if the id was used with
+        another body, and `Deleted` if the post with this id was deleted::
 
             post = hs.timelines.post("bob", b"hello")
             hs.bulk.wait(post.batch)  # only to see it arrive
@@ -361,11 +362,11 @@ class BlockingTimelines:
         return self._loop.call(self._part.set_threshold, followers, reason=reason)
 
     def unpin(self, author: str) -> None:
-        """Let followers and cost decide about an author again: `hs.timelines.unpin("bob")`"""
+        """Let Heatsink choose an author's mode again: `hs.timelines.unpin("bob")`"""
         return self._loop.call(self._part.unpin, author)
 
     def explain(self, author: str) -> str:
-        """Why an author is pushed or pulled, and what pushing would cost now, in words.
+        """Say in words why an author is pushed or pulled, and what pushing would cost now.
 
         Example::
 
@@ -374,7 +375,7 @@ class BlockingTimelines:
         return self._loop.call(self._part.explain, author)
 
     def home(self, user: str, *, limit: int = 50, cursor: str | None = None) -> HomePage:
-        """The newest posts of all authors that `user` follows, in the order of their ids.
+        """Return the newest posts of all authors that `user` follows, in the order of their ids.
 
         Posts with the same id are ordered by author. Raises `InvalidCursor` if `cursor` is not from
         an earlier page::
@@ -400,7 +401,7 @@ class BlockingBulk:
         self._part = part
 
     def open(self) -> None:
-        """Connect now, so that errors show early; otherwise the first call connects.
+        """Connect now, to see errors early. Without this call, the first other call connects.
 
         Raises `Misconfigured` if the queue's server is not durable enough.
 
@@ -449,10 +450,11 @@ class BlockingBulk:
         )
 
     def plan(self) -> QueuePlan:
-        """Return the queue's plan: `(hs.bulk.plan()).partitions` is its number of partitions.
+        """Return the queue's plan. `(hs.bulk.plan()).partitions` is the number of partitions.
 
-        `places` has the partitions that are not at the queue's home, with URLs as they were given:
-        do not print them. Raises `Misconfigured` if this process was started with other settings.
+        `places` lists the partitions that are not at the queue's home. Its URLs may contain
+        passwords: do not print them. Raises `Misconfigured` if this process was started with other
+        settings.
         """
         return self._loop.call(self._part.plan)
 
@@ -466,7 +468,7 @@ class BlockingBulk:
         return self._loop.call(self._part.repartition, partitions)
 
     def places(self) -> list[PartitionPlace]:
-        """Return which Redis holds each partition. The URLs have no user names or passwords.
+        """Return which Redis holds each partition. The URLs contain no user names and no passwords.
 
         Example::
 
@@ -479,16 +481,16 @@ class BlockingBulk:
         """Move a partition to the Redis at `url`, or to `"home"`, while everything runs.
 
         New parts go to other partitions until the move is done. The call waits until the
-        partition's parts have ended. It may be repeated, also after a crash. To cancel a move, call
-        `place` with the Redis that the partition is leaving. Raises `Conflict` if the Redis holds
-        parts that the move would lose, and `NotFound` if there is no such partition::
+        partition's parts have ended. The call may be repeated, also after a crash. To cancel a
+        move, call `place` with the Redis that the partition is leaving. Raises `Conflict` if the
+        Redis holds parts that the move would lose, and `NotFound` if there is no such partition::
 
             hs.bulk.place(3, "redis://other:6379")
         """
         return self._loop.call(self._part.place, partition, url)
 
     def moving(self, partition: int, url: str) -> Iterator[MoveProgress]:
-        """Do the same as `place`, and tell how far the move is.
+        """Move a partition as `place` does, and yield the progress of the move.
 
         Example::
 
@@ -498,7 +500,7 @@ class BlockingBulk:
         return self._loop.iterate(self._part.moving(partition, url))
 
     def status(self, id: str) -> Progress:
-        """Return the progress of a batch. If its state is final, the state is also durable.
+        """Return the progress of a batch. A final state is also durable.
 
         The call also repairs the batch: it sends a pause, resume or cancel again to parts that
         missed it, and finds items that the queue's servers have lost::
@@ -599,7 +601,8 @@ class BlockingConsumer:
     def lost_items(self) -> int:
         """The number of items that batches have lost, as of this process's last check.
 
-        Only the owner of the first partition checks the batches. Other processes report 0.
+        Only the owner of the first partition checks the batches. In other processes the number is
+        0.
         """
         return self._part.lost_items
 
@@ -609,7 +612,7 @@ class BlockingConsumer:
         return self._part.workers
 
     def stop(self) -> None:
-        """Make `run` return, after it has finished running items and given back all other items.
+        """Make `run` finish its running items, give back all other items, and return.
 
         Example::
 
@@ -647,7 +650,7 @@ class BlockingDeploymentSettings:
         return self._loop.run(self._part.get, name)
 
     def set(self, name: str, value: Any, *, reason: str, by: str = "") -> SettingInForce:
-        """Set a setting for all processes. `by` says who sets it; by default, this process.
+        """Set a setting for all processes. `by` names who sets it; the default is this process.
 
         Text such as `"false"` or `"12"` is converted to the setting's type. Raises `NotFound` for
         an unknown name, and `InvalidSetting` for a value that is not valid::
@@ -697,7 +700,7 @@ class BlockingCalls:
         return self._loop.call(self._part.leadership)
 
     def hottest(self, limit: int = 20) -> Hottest:
-        """Return the hottest keys of all processes, and an upper bound on any other key's load."""
+        """Return the hottest keys of all processes, and an upper bound for any other key's load."""
         return self._loop.call(self._part.hottest, limit)
 
     def decisions(self, limit: int = 50, before: int | None = None) -> list[LogEntry]:

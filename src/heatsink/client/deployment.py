@@ -133,7 +133,7 @@ class DeploymentSettings:
         )
 
     async def set(self, name: str, value: Any, *, reason: str, by: str = "") -> SettingInForce:
-        """Set a setting for all processes. `by` says who sets it; by default, this process.
+        """Set a setting for all processes. `by` names who sets it; the default is this process.
 
         Text such as `"false"` or `"12"` is converted to the setting's type. Raises `NotFound` for
         an unknown name, and `InvalidSetting` for a value that is not valid::
@@ -156,7 +156,7 @@ class DeploymentSettings:
         return self.get(name)
 
     def checked(self, name: str, value: Any) -> Any:
-        """Return the value as `set` would store it. Raises `InvalidSetting` if it is not valid."""
+        """Return the value as `set` would store it. Raises `InvalidSetting` if it is invalid."""
         _check_name(name)
         fitting = _converted(name, value)
         _replaced(self.now, name, fitting)
@@ -204,10 +204,10 @@ class DeploymentSettings:
         self._now = now
 
     def warn_of_differences(self, coordinates: bool) -> None:
-        """Warn once of each setting that this process was started with and that has no effect.
+        """Warn once of each setting that was passed to this process and has no effect.
 
-        The deployment has another value, or only a leader uses the setting and this process does
-        not coordinate.
+        There are two causes: the deployment has another value, or only a leader uses the setting
+        and this process does not coordinate.
         """
         for setting in self.all():
             if setting.local is not None:
@@ -265,9 +265,10 @@ def meaning_of(name: str) -> str:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """Return the string below each field of a class, as type checkers and editors read it too.
+    """Return the string below each field of a class, which documents the field.
 
-    Python does not keep these strings, so they are read from the source.
+    Type checkers and editors show these strings, too. Python does not keep them at run time, so
+    this function reads them from the source.
     """
     (body,) = ast.parse(dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)

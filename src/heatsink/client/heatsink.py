@@ -212,7 +212,7 @@ class Heatsink:
         return await parts.coordination.look_who_leads(parts.backoff.deadline_s())
 
     async def hottest(self, limit: int = 20) -> Hottest:
-        """Return the hottest keys of all processes, and an upper bound on any other key's load."""
+        """Return the hottest keys of all processes, and an upper bound for any other key's load."""
         coordination = self._here.coordination
         return await coordination.hottest(check_whole("limit", limit, 1, HOTTEST_MAX))
 

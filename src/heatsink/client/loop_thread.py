@@ -148,7 +148,8 @@ class LoopThread:
     ) -> T:
         """Await `call(items)` on the event loop, but iterate over the items in the caller's thread.
 
-        So an iterator may block, query a database of the caller's thread, or use this client.
+        So the iterator may block, use a database connection of the caller's thread, or use this
+        client.
         """
         if isinstance(items, list | tuple | str | bytes | dict) or not isinstance(items, Iterable):
             return self.call(call, items)

@@ -37,8 +37,8 @@ _w3c = TraceContextTextMapPropagator()
 class Tracing(Hook):
     """Spans for appends, pages, counters, loads, submissions and runs of items.
 
-    A throttled or repeated attempt is an event of its call's span. `provider` defaults to the
-    global tracer provider::
+    If an attempt is throttled or repeated, the span of its call gets an event. `provider` defaults
+    to the global tracer provider::
 
         async with heatsink.connect(url, hooks=[Tracing()]) as hs: ...
     """

@@ -222,7 +222,7 @@ class QueueCollector(Collector):
 
 
 class ClusterCollector(Collector):
-    """Metrics of the cluster that the leader watches. Other processes show none of its nodes."""
+    """Metrics of the cluster that the leader watches. Other processes show no nodes."""
 
     def __init__(self, read: Callable[[], ClusterWatch | None]) -> None:
         self._read = read

@@ -236,7 +236,7 @@ class PatientHomes:
         await self._call(lambda: self._homes.drop(user, author))
 
     async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
-        """Return the seconds since each home was last read; None if there is no home.
+        """Return the seconds since each home was last read; None for a missing home.
 
         This call is not retried. Timelines use the result only for an estimate, and a post must not
         wait for the estimate.

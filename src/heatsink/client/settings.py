@@ -1,4 +1,4 @@
-"""The settings of a client; an invalid value raises `InvalidSetting` and names its field."""
+"""The settings of a client. An invalid value raises `InvalidSetting`, which names the field."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ Opener = Callable[[SplitResult, Clock, bool], Stores]
 def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
     """Open the store at `url`.
 
-    If its file is missing, create the file, or raise `InvalidSetting` if `must_exist` is true.
+    If the file of the store is missing, create it. With `must_exist`, raise `InvalidSetting`
+    instead.
     """
     if not isinstance(url, str):
         raise InvalidSetting(
@@ -51,7 +52,7 @@ def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
 
 
 def check_slashes(name: str, url: str) -> None:
-    """Refuse a URL with too few slashes, since the start of its path would be taken for a host."""
+    """Refuse a URL with too few slashes: a parser would take the start of its path for a host."""
     parts = urlsplit(url)
     scheme, path = parts.scheme, parts.path
     if parts.netloc:

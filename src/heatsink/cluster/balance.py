@@ -183,7 +183,7 @@ class Balancer:
 
 
 def moved_in(load: ClusterLoad, report: MoveReport) -> ClusterLoad:
-    """The load once the slots of a report have their new owner."""
+    """Return the load once the slots of a report have their new owner."""
     if report.error:
         return load
     moved, target = frozenset(report.job.slots), report.job.target
@@ -277,7 +277,7 @@ def check_way(server: Server) -> None:
 
 
 def decision_of(report: MoveReport) -> Decision:
-    """The decision that records a migration in the registry's history."""
+    """Return the decision that records a migration in the registry's history."""
     slots = ranges_of(report.job.slots)
     name = slots if len(slots) <= NAME_MAX else f"{slots[:NAME_MAX]}…"
     return Decision(Subject(Kind.SLOTS, name), MOVED, len(report.job.slots), report.job.reason)

@@ -64,7 +64,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What each replica has counted, by its id. `owner` is the id of its primary."""
 
     def counted_by(self, member: str, slot: int) -> SlotCounters | None:
-        """What this node had counted for the slot: zero if it did not have the slot.
+        """Return what this node had counted for the slot: zero if it did not have the slot.
 
         None if this snapshot does not know the node.
         """
@@ -125,7 +125,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
 
 
 def usage_of(load: ClusterLoad, owners: Mapping[int, str] | None = None) -> list[NodeUsage]:
-    """How busy each node is. With `owners`, as if the slots still had these owners."""
+    """Return how busy each node is. With `owners`, as if the slots still had these owners."""
     nodes = {node.id: node for node in load.nodes}
     slots = dict.fromkeys(nodes, 0)
     cpu, net_s = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)

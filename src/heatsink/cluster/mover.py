@@ -69,7 +69,7 @@ class Mover:
             yield msgspec.structs.replace(move, slots=slots, size=size)
 
     def room(self) -> int:
-        """How many slots may move now, within the hour's budget and the hours of the day."""
+        """Return how many slots may move now, within the hour's budget and the hours of the day."""
         if not self._limits.allows(self._clock.now_s()):
             return 0
         since_s = self._clock.monotonic_s() - HOUR_S
@@ -77,7 +77,7 @@ class Mover:
         return self._limits.slots_per_hour - used
 
     async def recent(self) -> dict[int, float]:
-        """When slots moved last, as monotonic times, whoever moved them.
+        """Return when slots moved last, as monotonic times, whoever moved them.
 
         The servers remember their migrations. So a new process neither exceeds the hour's budget
         nor moves a slot again before it has rested.

@@ -112,11 +112,11 @@ class Topology(msgspec.Struct, frozen=True):
         return {slot: node.id for node in self.nodes if node.is_primary for slot in node.slots}
 
     def replicas(self, primary: str) -> list[Node]:
-        """The replicas of a primary that do not fail."""
+        """Return the replicas of a primary that do not fail."""
         return [node for node in self.nodes if node.primary == primary and not node.is_failing]
 
     def known(self, id: str) -> Node:
-        """The node with this id. Raises `Unavailable` if it has left the cluster."""
+        """Return the node with this id. Raises `Unavailable` if it has left the cluster."""
         for node in self.nodes:
             if node.id == id:
                 return node
@@ -168,11 +168,11 @@ class ClusterNodes:
         return str(self._address)
 
     def address_of(self, node: Node) -> RedisAddress:
-        """The address of a node, with the login of the cluster's URL."""
+        """Return the address of a node, with the login of the cluster's URL."""
         return self._address.node(node.host, node.port)
 
     def to(self, node: Node) -> Connection:
-        """The connection to a node."""
+        """Return the connection to a node."""
         return self._connection(node.host, node.port)
 
     def _connection(self, host: str, port: int) -> Connection:
@@ -399,7 +399,7 @@ class ClusterNodes:
                 await self.to(node).run("CONFIG", "SET", SETTING, "yes")
 
     async def migrations(self, topology: Topology) -> list[Migration]:
-        """All migrations that the primaries run or have run lately."""
+        """Return all migrations that the primaries run or have run lately."""
         answers = await asyncio.gather(
             *(self.to(node).run("CLUSTER", "GETSLOTMIGRATIONS") for node in topology.primaries)
         )
@@ -566,7 +566,7 @@ def as_ranges(slots: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def ranges_of(slots: Iterable[int]) -> str:
-    """Slots in words: `5, 7-9`."""
+    """Return slots in words: `5, 7-9`."""
     return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in as_ranges(slots))
 
 

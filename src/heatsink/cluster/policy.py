@@ -91,7 +91,7 @@ class MoveLimits(msgspec.Struct, frozen=True):
             check_number("hours", minute, 0, DAY_MINUTES)
 
     def allows(self, time_s: float) -> bool:
-        """Whether slots may move at this time of the day."""
+        """Return whether slots may move at this time of the day."""
         if self.hours is None:
             return True
         first, last = self.hours

@@ -1,4 +1,4 @@
-"""The coordinator of a process, put together, and what the process knows of the fleet.
+"""The coordinator of a process with its parts, and what the process knows of the fleet.
 
 Every process has a `Coordination`, even if the process never leads. The `Coordination` tells which
 process leads and which keys are hot.
@@ -117,9 +117,10 @@ class Coordination:
         self.watch.adopt(report)
 
     async def fleet_heat(self, deadline_s: float) -> FleetHeat | None:
-        """The fleet's recent heat; None if this process does not know it.
+        """Return the fleet's recent heat; None if this process does not know it.
 
-        The leader sums the reports itself. Other processes read the sums that the leader publishes.
+        The leader itself adds up the reports. Other processes read the sums that the leader
+        publishes.
         """
         known = self.watch.seen if self.leader.leads else await self._shown(deadline_s)
         return known if known and known.is_recent(self._registry.fleet_now_s()) else None
@@ -152,16 +153,17 @@ class Coordination:
         )
 
     def wanted(self, key: str) -> Decision | None:
-        """The last decision on a key's buckets, if the store has refused to write it so far.
+        """Return the last decision on a key's buckets, if no attempt to write it has succeeded.
 
-        Only the leader knows it; other processes get None.
+        Only the leader knows such a decision. In other processes the result is None.
         """
         return self._keys.wanted(subject_of(key), BUCKETS) if self.leader.leads else None
 
     async def look_who_leads(self, deadline_s: float) -> Leadership:
-        """Which process leads.
+        """Return which process leads.
 
-        The copy of META may be old in a process that follows news. Such a process reads META first.
+        In a process that follows news, the copy of META may be old. Such a process reads META from
+        the store first.
         """
         if self._registry.has_news and not self.leader.leads:
             with suppress(HeatsinkError), self._backoff.cut(deadline_s):
@@ -169,7 +171,7 @@ class Coordination:
         return self.leadership()
 
     def leadership(self) -> Leadership:
-        """Which process leads, as far as this process knows."""
+        """Return which process leads, as far as this process knows."""
         registry = self._registry
         now_ms = int(registry.fleet_now_s() * 1000)
         if self.leader.leads:

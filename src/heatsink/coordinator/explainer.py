@@ -31,8 +31,8 @@ DECISIONS_SEARCHED = 100
 class Explanation(msgspec.Struct, frozen=True):
     """Why a key has its number of buckets, and how many queries a read takes. `print` shows it all.
 
-    Only keys that are hot enough are reported, so only their heat is known. The leader knows the
-    heat of all reported keys. Other processes know it only with a Redis for news.
+    Servers report only keys that are hot enough, so only the heat of these keys is known. The
+    leader knows the heat of all reported keys. Other processes know it only with a Redis for news.
     """
 
     key: str
@@ -100,8 +100,9 @@ class Explanation(msgspec.Struct, frozen=True):
     def hot_by(self) -> str:
         """Why the key is spread or cached by every process.
 
-        One or more of "pinned", "unpinned", "write-hot" and "read-hot", separated by commas. Empty
-        for a cold key. An "unpinned" key still has the buckets of a pin that was withdrawn.
+        The text has one or more of "pinned", "unpinned", "write-hot" and "read-hot", separated by
+        commas. It is empty for a cold key. An "unpinned" key still has the buckets of a pin that
+        was withdrawn.
         """
         spread = ""
         if self.pin is not None and self.pin.value == self.buckets:
@@ -213,7 +214,7 @@ def _interval_words(heat: KeyHeat) -> str:
 
 
 def not_known(leads: bool, leader: str, nobody_leads: str | None) -> str:
-    """Why a process does not know the heat of the fleet, and which process knows it."""
+    """Return why a process does not know the heat of the fleet, and which process knows it."""
     if nobody_leads:
         return "not known: there is no leader"
     if leads:
@@ -307,11 +308,11 @@ def what_the_store_can_do(
     rules: BucketRules,
     takes_less: bool | None,
 ) -> str | None:
-    """Whether the store itself can relieve throttled writes, or only more buckets can, in words.
+    """Say in words whether the store itself can relieve throttled writes, or only more buckets can.
 
     `crowded` is the number of keys that are throttled because of other keys in their partition.
-    `takes_less` says whether a partition accepts less load than the rules assume. It is None if
-    that is not known.
+    `takes_less` says whether a partition accepts less load than the rules assume. `takes_less` is
+    None if that is not known.
     """
     if culprit is None:
         return None

@@ -1,8 +1,8 @@
 """The control loop for hot keys: what the leader observes, and what it shows to other processes.
 
-Some stores name the partition that holds a row: our emulator does, DynamoDB does not. With such a
-store, servers report the heat of partitions along with the heat of keys. `taken_apart` separates
-the two before the policy sees them.
+Some stores name the partition that holds a row: the emulator does, DynamoDB does not. With a store
+that does, servers report the heat of partitions along with the heat of keys. `taken_apart`
+separates the two before the policy sees them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ URGENT_TAU = 8  # a watched key that needs a tau so many times larger is reporte
 
 
 class StorePartitions:
-    """What the store reports about this process's writes: the partition and the cost of each."""
+    """What the store reports about each write of this process: the partition and the cost."""
 
     def __init__(self, meter: ConsumptionNotes) -> None:
         self._notes = meter.notes
@@ -96,11 +96,12 @@ def _placed(heat: KeyHeat, window: WindowHeat, units_in: dict[int, float]) -> Ke
 
 
 class Watchlist:
-    """The keys that all servers watch, that is, report precisely, each by its own tau.
+    """The keys that all servers watch, that is, report precisely. Each key has its own tau.
 
-    A key is on the list from half a bucket's load on, so that its buckets are decided from precise
-    windows. It leaves the list when it has been colder for a while. A key has about
-    `WATCH_SAMPLES` samples in a window, however hot it is. So its cost has a bound.
+    A key joins the list when it has half a bucket's load, so that its buckets are decided from
+    precise windows. The key leaves the list when it has been colder for a while. A key has about
+    `WATCH_SAMPLES` samples in a window, however hot it is. So the cost of watching a key is
+    bounded.
     """
 
     def __init__(self) -> None:
@@ -148,9 +149,9 @@ class Watchlist:
 class KeyWatch:
     """Observes the fleet's heat together with the layouts and pins in force.
 
-    Every server reports in every window, including this one. If even this server's own reports do
-    not arrive, the heat bus is broken. The leader then decides nothing, since missing reports do
-    not mean that the load is low.
+    Every server reports in every window, and so does this server. If even the reports of this
+    server do not arrive, the transport of heat reports is broken. Then the leader decides nothing,
+    since missing reports do not mean that the load is low.
     """
 
     def __init__(

@@ -1,10 +1,11 @@
 """Which coordinator leads: a lease on META with a fencing term, and what operators see of it.
 
-The leader increments `beat` in META. If a standby sees the same term and beat for a whole lease, by
-its own monotonic clock, it starts the next term. No two machines compare clocks. A leader that was
-stopped for a while may believe for a moment that it still leads. This is harmless, since every
-append is conditional on the term. META names the last leader even after that process has died. So
-`Leadership` compares the end of the lease with the store's time.
+The leader regularly increments `beat` in META. A standby coordinator measures with its own
+monotonic clock how long term and beat stay the same. If they do for a whole lease, it starts the
+next term. No two machines compare clocks. A leader that was stopped for a while may believe for a
+moment that it still leads. This is harmless, since every append is conditional on the term. META
+names the last leader even after this leader has died. So `Leadership` compares the end of the lease
+with the store's time.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ class Lease:
     async def resign(self) -> None:
         """Give up the lease, so that a standby coordinator can lead immediately.
 
-        If the store does not answer, a standby has to wait until the lease expires. After a
-        cancelled call of `hold`, call `resign` even if this coordinator does not lead: it may have
-        got the lease without knowing it.
+        If the store does not answer, a standby has to wait until the lease expires. If a call of
+        `hold` was cancelled, call `resign` even if this coordinator does not lead: the cancelled
+        call may have got the lease.
         """
         if self._term is None and not self._is_asking:
             return
@@ -147,9 +148,9 @@ class Leadership(msgspec.Struct, frozen=True):
 
     @property
     def leaderless_s(self) -> float:
-        """For how many seconds there has been no leader.
+        """The number of seconds for which there has been no leader.
 
-        0 while there is a leader, infinite if there never was one.
+        The value is 0 while there is a leader, and infinite if there never was one.
         """
         if self.leader:
             return 0.0
@@ -168,7 +169,7 @@ class Leadership(msgspec.Struct, frozen=True):
 
 
 def leadership_of(meta: Meta, now_ms: int, led_until_ms: int = 0) -> Leadership:
-    """Which coordinator leads at `now_ms`, according to META.
+    """Return which coordinator leads at `now_ms`, according to META.
 
     If this process knows that the lease lasts longer than META says, it passes the later end as
     `led_until_ms`.
@@ -177,7 +178,7 @@ def leadership_of(meta: Meta, now_ms: int, led_until_ms: int = 0) -> Leadership:
 
 
 class TurnLog:
-    """Sends events to the hooks when this coordinator gains or loses leadership, or its turns fail.
+    """Sends events to hooks when this coordinator gains or loses leadership, or when turns fail.
 
     The first failure is sent immediately. While turns go on failing, the number of further failures
     is sent every ten seconds. When a turn succeeds, an event says that the failures are over.

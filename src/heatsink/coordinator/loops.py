@@ -1,4 +1,4 @@
-"""The coordinator: any number may run, one leads, and only the leader runs its control loops.
+"""The coordinator: any number may run, one of them leads, and only the leader runs control loops.
 
 In every turn, a loop observes, decides and publishes. A loop decides from the state that it
 observes, not from events, so a missed turn costs time and nothing else.
@@ -54,9 +54,9 @@ class Leader:
     async def publish(self, decisions: list[Decision]) -> list[Decision]:
         """Publish decisions, and return those that changed something.
 
-        Keys of a user's own table stay as they are until the registry allows to spread them: such
-        decisions become trials. If another process has become leader, publish nothing and stop
-        leading.
+        The leader may spread the keys of a user's own table only if the registry allows it. Until
+        then, decisions on such keys become trials (see `registry/adoption`). If another process has
+        become leader, publish nothing and stop leading.
         """
         allowed = decisions
         if any(decision.subject.kind is Kind.TABLE for decision in decisions):
@@ -85,11 +85,12 @@ class Leader:
 
 
 class Coordinator:
-    """Holds or watches the lease, and keeps the closed time ahead of now.
+    """Holds the lease, or watches the leader's lease, and keeps the closed time ahead of now.
 
-    While it leads, it also publishes news and runs its control loops. Lease and closed time, news,
-    and control loops each have a schedule of their own. So the lease and the closed time never wait
-    for Redis or for a control loop, however long its turn takes.
+    While this coordinator leads, it also publishes news and runs its control loops. There are three
+    schedules: one for the lease and the closed time, one for news, one for the control loops. So
+    the lease and the closed time never wait for Redis or for a control loop, however long a turn
+    takes.
     """
 
     def __init__(
@@ -186,8 +187,8 @@ class ControlLoop(Generic[Observation]):
     """Observes, decides and publishes, once in each turn.
 
     If a decision could not be published, the loop repeats it for ten turns, even if the policy does
-    not repeat it. Several attempts may be needed: a key's epochs are stored in the partition that
-    the hot key overloads, where few writes succeed.
+    not repeat it. Several attempts may be needed: a key's epochs are stored in the same partition
+    as its rows. If the hot key overloads this partition, few writes succeed.
     """
 
     def __init__(
@@ -200,10 +201,7 @@ class ControlLoop(Generic[Observation]):
         self._wanted: dict[tuple[Subject, str], tuple[Decision, int]] = {}
 
     def wanted(self, subject: Subject, setting: str) -> Decision | None:
-        """The decision on this setting of the subject that is not published yet;
-
-        None if there is none.
-        """
+        """Return the decision on this setting that is not published yet; None if there is none."""
         decision, _ = self._wanted.get((subject, setting), (None, 0))
         return decision
 
@@ -239,8 +237,8 @@ class BackgroundLoop:
         """Start a turn, unless the last turn is still running.
 
         Returns the decisions of the last turn, or raises its error. While a turn is running,
-        returns none, or raises the error of the turn before it: a turn that still waits for an
-        answer does not mean that the failure is over.
+        returns no decisions. If the turn before it failed, raises that error again, since a turn
+        that still waits for an answer does not mean that the failure is over.
         """
         last = self._running
         if last is not None and not last.done():

@@ -1,8 +1,8 @@
 """The control loop for queue workers: targets per partition, pins, and advice about Redis.
 
-A Redis runs its commands on one core. Near the limit of that core every command gets slower. So,
-well before the limit and only if the load stays high, the leader advises to move partitions to
-another server.
+A Redis runs its commands on one core. Near the limit of that core every command gets slower. So the
+leader advises to move partitions to another server. It gives this advice well before the limit, and
+only if the load stays high.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def workers_of(partition: int) -> Subject:
 
 
 def worker_pin(partition: int, workers: int | None, reason: str) -> Decision:
-    """The decision that pins the workers of a queue partition; None as `workers` unpins them.
+    """Return the decision that pins the workers of a queue partition. With None, it unpins them.
 
     The registry stores the decision, so that every new leader knows it.
     """
@@ -166,8 +166,8 @@ class QueueWatch:
     async def run_once(self) -> list[Decision]:
         """Take a turn if the last one was at least a second ago.
 
-        Returns the published decisions. The servers are examined first: the loads of partitions
-        may not arrive from a server that is too busy.
+        Returns the published decisions. The turn begins with the servers, since a server that is
+        too busy may not answer when the loads of its partitions are read.
         """
         now_s = self._clock.monotonic_s()
         if now_s - self._turned_s < TURN_S:

@@ -45,7 +45,7 @@ NO_KEYS: Mapping[int, int] = {}
 
 
 def mark_of(key: str) -> int:
-    """The number by which the leader names a key to watch. Two keys may share a number."""
+    """Return the number by which the leader names a key to watch. Two keys may share a number."""
     return crc32(key.encode("utf-8", "surrogatepass"))
 
 
@@ -109,7 +109,7 @@ class TopKeys:
         self.tau, self.tau_reads = 2 * self.tau, 2 * self.tau_reads
 
     def listed(self, watched: Mapping[int, int], rng: Random) -> dict[str, Heat]:
-        """The keys to report: those that cost `tau` or more, sampled keys, and watched keys.
+        """Return the keys to report: those that cost `tau` or more, sampled keys, and watched keys.
 
         A watched key is reported by its own tau instead: with a probability of cost ÷ tau, as if
         it had cost tau. So the leader learns the rate of a hot key with the accuracy that it needs.
@@ -141,7 +141,7 @@ class TopKeys:
 
 
 def scaled(heat: Heat, by: float, tau: int) -> Heat:
-    """The heat times `by`: the estimate from a key that was reported with probability 1 ÷ `by`."""
+    """Return the heat times `by`: the estimate for a key reported with probability 1 ÷ `by`."""
     return Heat(
         round(heat.writes * by),
         round(heat.write_units * by),
@@ -159,7 +159,7 @@ def _sampled(sample: list[float], tau: int) -> Heat:
 
 
 def thinned(listed: dict[str, Heat], most: int, rng: Random) -> tuple[dict[str, Heat], int]:
-    """At most about `most` of the listed keys, and the tau by which the others were left out.
+    """Return at most about `most` of the listed keys, and the tau that selected them.
 
     This is threshold sampling: a key that cost c stays with probability c ÷ tau, as if it had cost
     tau. So expected estimates do not change. If all keys stay, tau is 1.
@@ -357,7 +357,7 @@ class Tracker:
         self._alarmed.add(key)
 
     def alarms(self) -> dict[str, Heat]:
-        """The keys that became due for an early report since the last call, with their counts."""
+        """Return the keys, with counts, that became due for an early report since the last call."""
         if self._gather is not None:
             self._gather(self)
         with self._lock:

@@ -67,7 +67,7 @@ class _Account:
 
 
 def interval(rate: float, tau: float) -> tuple[float, float]:
-    """The rates between which the true rate of a sampled key is, with a confidence of 99.9 %.
+    """Return two rates: the true rate of a sampled key is between them, with 99.9 % confidence.
 
     `rate` is an estimate from samples that stand for `tau` units each. The number of samples has a
     Poisson distribution, so the variance of the estimate is the true rate times `tau`. This is the
@@ -417,11 +417,11 @@ class FleetHeat(msgspec.Struct, frozen=True):
         return 2 * self.window_s + LASTS_S
 
     def is_recent(self, now_s: float) -> bool:
-        """Whether this heat counts as recent at `now_s`, which is in the store's time."""
+        """Return whether this heat counts as recent at `now_s`, which is in the store's time."""
         return now_s - self.window.start_s <= self.lasts_s
 
     def hottest(self, limit: int) -> FleetHeat:
-        """A copy with only the `limit` hottest keys and partitions."""
+        """Return a copy with only the `limit` hottest keys and partitions."""
         return replace(self, window=self.window.hottest(limit), partitions=self.partitions[:limit])
 
     def partition(self, number: int | None) -> PartitionHeat | None:

@@ -107,7 +107,7 @@ class WindowHeat(msgspec.Struct, frozen=True):
     since_s: float | None = None
 
     def hottest(self, limit: int) -> WindowHeat:
-        """A copy of the window with only the `limit` costliest keys, the costliest first.
+        """Return a copy of the window with only the `limit` costliest keys, the costliest first.
 
         Its `unreported_s` is an upper bound on the cost of each key that is not in the copy.
         """
@@ -120,7 +120,7 @@ class WindowHeat(msgspec.Struct, frozen=True):
 
 
 def write_units(writes: int, written_bytes: int) -> int:
-    """An estimate of the write units of `writes` writes that have `written_bytes` together.
+    """Return an estimate of the write units of `writes` writes that have `written_bytes` together.
 
     DynamoDB rounds each write up to whole kilobytes.
     """

@@ -40,7 +40,7 @@ class HeatBus(Protocol):
     async def send(self, report: Report) -> None: ...
 
     async def receive(self) -> list[Report]:
-        """The reports that arrived since the last call."""
+        """Return the reports that arrived since the last call."""
 
 
 class ReportSettings(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     marks: Annotated[bytes, msgspec.Meta(max_length=_MARK.size * WATCHED_MAX)] = b""
 
     def watching(self, keys: Mapping[str, int]) -> Sampling:
-        """The same, with these keys to watch and their taus."""
+        """Return the same, with these keys to watch and their taus."""
         marks = sorted((mark_of(key), tau.bit_length() - 1) for key, tau in keys.items())
         packed = b"".join(_MARK.pack(*mark) for mark in marks[:WATCHED_MAX])
         return Sampling(self.tau, self.tau_reads, packed)

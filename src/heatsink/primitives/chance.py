@@ -23,7 +23,7 @@ def fresh_random() -> Random:
 
 
 def fresh_secret() -> bytes:
-    """A new secret, with which the leaders of a new registry sign their news."""
+    """Return a new secret, with which the leaders of a new registry sign their news."""
     return token_bytes(SECRET_BYTES)
 
 

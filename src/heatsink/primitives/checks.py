@@ -21,7 +21,7 @@ SECRET_OPTION = re.compile(
 
 
 def shown(value: object) -> str:
-    """A value as text for a message. The text is short, and any value can be shown."""
+    """Return a value as text for a message. The text is short, and any value can be shown."""
     try:
         text = repr(value)
     except Exception:  # a huge int has no repr, a foreign object may have a broken one
@@ -30,7 +30,7 @@ def shown(value: object) -> str:
 
 
 def shown_url(url: str) -> str:
-    """A URL as text for a message, without user names and passwords.
+    """Return a URL as text for a message, without user names and passwords.
 
     The URL need not be valid: a password that contains a `/` is hidden, too.
     """

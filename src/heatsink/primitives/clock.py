@@ -36,13 +36,13 @@ class Witness(Protocol):
     """What a machine knows about time besides its wall clock. A `Clock` may also be a witness."""
 
     def boot_id(self) -> str:
-        """The id of the boot that `boot_s` counts from; empty if it is not known."""
+        """Return the id of the boot that `boot_s` counts from; empty if it is not known."""
 
     def boot_s(self) -> float:
-        """Seconds since the boot, including sleep. Nobody can set this clock."""
+        """Return seconds since the boot, including sleep. Nobody can set this clock."""
 
     def synchronised_s(self) -> float | None:
-        """The kernel's wall clock, if a service such as NTP synchronises it; None otherwise."""
+        """Return the kernel's wall clock if a service such as NTP synchronises it, else None."""
 
 
 class SystemClock:
@@ -99,7 +99,7 @@ class SteadyTime:
         self._jumped_s: float | None = None
 
     def read(self, wall_ms: int, monotonic_s: float) -> int:
-        """The wall-clock time, with jumps removed that have not lasted for `BELIEVE_S`.
+        """Return the wall-clock time, with jumps removed that have not lasted for `BELIEVE_S`.
 
         Such a jump is ignored because the clock may soon jump back.
         """

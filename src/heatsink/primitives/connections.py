@@ -105,7 +105,7 @@ class Crowd:
         self.watch(loop)
 
     def longest_idle(self) -> Bounded:
-        """The connection that has been idle for the longest time.
+        """Return the connection that has been idle for the longest time.
 
         Connections that were used since they were last counted as idle move to the end of the
         order.
@@ -223,7 +223,7 @@ class Bounded:
         self.crowd.heads.pop(self, None)
 
     def head_refusal(self) -> str:
-        """Why the head is too large; empty if its size is allowed."""
+        """Return why the head is too large; empty if its size is allowed."""
         limits = self.crowd.limits
         if self._headers > limits.headers:
             return f"the request has more than {limits.headers:,} headers"
@@ -251,7 +251,7 @@ class Bounded:
             crowd.watch(self.loop)
 
     def was_stirred(self) -> bool:
-        """Whether a request was answered since the last call of `release`.
+        """Return whether a request was answered since the last call of `release`.
 
         If so, the connection counts as idle from now on.
         """
@@ -305,7 +305,7 @@ def listen(
 
 
 def within_files(limits: SomeLimits) -> SomeLimits:
-    """The limits, with fewer connections if this process cannot open enough files.
+    """Return the limits, with fewer connections if this process cannot open enough files.
 
     Before that, the function raises the process's limit of open files as far as it can. A server
     that cannot open a file for the next connection would keep all clients waiting.
@@ -322,7 +322,7 @@ def within_files(limits: SomeLimits) -> SomeLimits:
 
 
 def names_of(host: str, allowed: Collection[str]) -> frozenset[str] | None:
-    """The host names that a server at `host` accepts. None means any name.
+    """Return the host names that a server at `host` accepts. None means any name.
 
     If any name is accepted, clients need a token.
     """
@@ -332,7 +332,7 @@ def names_of(host: str, allowed: Collection[str]) -> frozenset[str] | None:
 
 
 def refusal_of(host: str, origin: str | None, names: Collection[str]) -> tuple[int, str] | None:
-    """Why a server refuses a request, as HTTP status and reason; None if the request is allowed.
+    """Return the HTTP status and reason with which a server refuses a request; None if allowed.
 
     `names` are the host names that the server accepts. The check keeps out web pages of other
     sites. A page may rebind the DNS name of its own site to this machine, but then the browser

@@ -6,7 +6,7 @@ from collections import deque
 
 
 def forecast(previous: float, current: float, interval_s: float, lead_s: float) -> float:
-    """The rate in `lead_s` seconds if it goes on rising as it did in the last `interval_s`.
+    """Return the rate in `lead_s` seconds if it goes on rising as it did in the last `interval_s`.
 
     For a falling rate, the forecast is the current rate.
     """
@@ -27,7 +27,7 @@ class RecentPeak:
         self._falling.append((time_s, value))
 
     def at(self, time_s: float) -> float:
-        """The highest value in the `span_s` seconds before `time_s`; 0 if there was none.
+        """Return the highest value in the `span_s` seconds before `time_s`; 0 if there was none.
 
         `time_s` must not decrease from call to call.
         """

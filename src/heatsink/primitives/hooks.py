@@ -75,7 +75,7 @@ class Hook:
     """Observes a client; override what you need."""
 
     def around(self, call: Call) -> AbstractContextManager[object]:  # noqa: ARG002
-        """A context manager that is entered when the call begins and left when it ends.
+        """Return a context manager that is entered when the call begins and left when it ends.
 
         If the call raises an error, `__exit__` of the context manager gets the error.
         """
@@ -91,7 +91,7 @@ class Hook:
         """Called before the client closes."""
 
     def trace(self) -> str:
-        """The trace of the code that submits a batch, as text.
+        """Return the trace of the code that submits a batch, as text.
 
         The batch stores this text. Runs of its items get it in `Call.links`.
         """
@@ -129,7 +129,7 @@ class Hooks:
         return f"Hooks({[type(hook).__name__ for hook in self._hooks[1:]]})"
 
     def around(self, call: Call) -> AbstractContextManager[None]:
-        """A context manager that enters `around` of every hook, and leaves in reverse order."""
+        """Return a context manager that enters `around` of all hooks and exits in reverse order."""
         return _Around(self._around, call)
 
     def event(
@@ -155,7 +155,7 @@ class Hooks:
         self._tell(lambda hook: hook.on_close(client))
 
     def trace(self) -> str:
-        """The caller's trace, from the first hook that returns one."""
+        """Return the caller's trace, from the first hook that returns one."""
         return next(filter(None, self._tell(lambda hook: hook.trace())), "")
 
     def _tell(self, call: Callable[[Hook], T]) -> list[T]:

@@ -43,15 +43,15 @@ class IdScheme(Protocol):
     def value(self, raw: bytes) -> Any: ...
 
     def from_text(self, text: str) -> Any:
-        """The id that this text stands for, as in a URL or in JSON."""
+        """Return the id that this text stands for, as in a URL or in JSON."""
 
     def time_ms(self, raw: bytes) -> int: ...
 
     def first_raw(self, time_ms: int) -> bytes:
-        """The smallest id of a millisecond. Ranges of time use it as a bound."""
+        """Return the smallest id of a millisecond. Ranges of time use it as a bound."""
 
     def from_parts(self, time_ms: int, counter: int, tail: int) -> bytes:
-        """An id made of its time, a counter of 42 bits and a random tail of 32 bits."""
+        """Return an id made of its time, a counter of 42 bits and a random tail of 32 bits."""
 
 
 def _cure(text: str) -> str:
@@ -194,7 +194,7 @@ class Snowflake:
 
 
 def scheme_named(name: str) -> IdScheme:
-    """The scheme with this name. META of a store holds the name of its scheme."""
+    """Return the scheme with this name. META of a store holds the name of its scheme."""
     if name.startswith("snowflake since "):
         return Snowflake(int(name.removeprefix("snowflake since ")))
     for scheme in (Uuid7(), Ulid()):
@@ -270,7 +270,7 @@ class SteppingMinter(Minter):
 
 
 def minter_of(scheme: IdScheme, rng: Random) -> Minter:
-    """The minter for a scheme.
+    """Return the minter for a scheme.
 
     If the application defines the scheme, every id is made by the scheme's `from_parts`.
     """

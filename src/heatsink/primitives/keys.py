@@ -63,12 +63,12 @@ def unescape(name: str) -> str:
 
 
 def partition_of(key: str, bucket: int | None) -> str:
-    """The store's partition key: the bare key if `bucket` is None, otherwise the bucket's name."""
+    """Return the store's partition key: the bare key if `bucket` is None, or the bucket's name."""
     return escape(key) if bucket is None else f"{escape(key)}#{bucket}"
 
 
 def key_of(partition: str) -> tuple[str, int | None]:
-    """The key and the bucket number of a partition key: the inverse of `partition_of`."""
+    """Return the key and the bucket number of a partition key: the inverse of `partition_of`."""
     if "#" not in partition and "%" not in partition:  # as most are
         return partition, None
     name, hash_sign, bucket = partition.partition("#")

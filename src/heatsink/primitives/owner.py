@@ -79,7 +79,7 @@ class Owner:
         self.loop, self.is_closed = None, True
 
     def closed(self, otherwise: str = CLOSED) -> Closed:
-        """The error for a client that is not open.
+        """Return the error for a client that is not open.
 
         Its text is about the fork in a forked child process, and otherwise `otherwise`.
         """

@@ -35,7 +35,7 @@ class Pauses(NamedTuple):
     jitter: float = 1.0
 
     def after(self, refusals: int, rng: Random) -> float:
-        """The pause in seconds after the attempt has failed `refusals` times in a row."""
+        """Return the pause in seconds after the attempt has failed `refusals` times in a row."""
         ceiling_s = min(self.first_s * 2.0 ** min(refusals - 1, DOUBLINGS_MAX), self.longest_s)
         return ceiling_s * rng.uniform(1.0 - self.jitter, 1.0)
 

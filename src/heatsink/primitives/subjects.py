@@ -100,7 +100,7 @@ def has_rows(text: str) -> bool:
 
 
 def subject_of(text: str) -> Subject:
-    """The subject with this text: the inverse of `Subject.text`."""
+    """Return the subject with this text: the inverse of `Subject.text`."""
     if not text.startswith(OWN):
         return Subject(Kind.KEY, text)
     kind, _, name = text[len(OWN) :].partition(":")

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """A number and a noun, in the singular or plural: "1 query", "2,000 queries".
+    """Return a number and a noun, in the singular or plural: "1 query", "2,000 queries".
 
     `many` is the plural. By default it is `one` with an "s".
     """
@@ -20,7 +20,7 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration for a person, in the unit that suits it: "20 s", "12 min", "3.5 h", "7 days"."""
+    """Return a duration for a person, in a suitable unit: "20 s", "12 min", "3.5 h", "7 days"."""
     for unit, unit_s, below_s in (("s", 1, 120), ("min", 60, 7_200), ("h", 3_600, 2 * 86_400)):
         if seconds < below_s:
             return f"{_three_digits(seconds / unit_s)} {unit}"
@@ -32,7 +32,7 @@ def _three_digits(number: float) -> str:
 
 
 def with_article(noun: str) -> str:
-    """`noun` with "a" or "an" before it, by its first letter."""
+    """Return `noun` with "a" or "an" before it, by its first letter."""
     return f"{'an' if noun[:1].lower() in ('a', 'e', 'i', 'o') else 'a'} {noun}"
 
 
@@ -44,7 +44,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def pip_install(extra: str) -> str:
-    """The command that installs an extra into the environment of this process, and where to run it.
+    """Return the command that installs an extra for this process, and say where to run it.
 
     Heatsink is not on PyPI: a package of that name there would not be ours.
     """

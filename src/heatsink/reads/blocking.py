@@ -68,8 +68,8 @@ class _Flight(Landing):
 class BlockingReads:
     """`hs.reads` of the blocking client: the cache of `Reads`, for threads.
 
-    Readers share the values: treat them as read-only. A reader that waits too long for another
-    reader's load gets `Unavailable`. After the client is closed, calls raise `Closed`::
+    All readers share the cached values, so treat a value as read-only. A reader that waits too long
+    for another reader's load gets `Unavailable`. After the client is closed, calls raise `Closed`::
 
         product = hs.reads.get("product:42", load_product)
         hs.reads.forget("product:42")  # after a write
@@ -110,7 +110,7 @@ class BlockingReads:
         errors_for: float = 0.0,
         tags: Sequence[str] = (),
     ) -> T:
-        """The key's value: cached, from a load in flight, or from `load()`.
+        """Return the key's value: cached, from a running load, or from `load()`.
 
         Times are in seconds. A cached value of up to the age `fresh_for` is returned as it is. If
         the value is older, but not older than `stale_for`, one reader loads a new value and the
@@ -227,7 +227,7 @@ class BlockingReads:
         self.on_forget(message)
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:  # noqa: ARG002
-        """Any thread may use these reads, whatever event loop runs in it."""
+        """Return True: any thread may use these reads, whatever event loop runs in it."""
         return True
 
     def _is_alive(self, key: str) -> bool:
@@ -302,7 +302,7 @@ class BlockingReads:
         return decorate
 
     def stats(self) -> ReadStats:
-        """Counts of hits, loads and failures so far: `hs.reads.stats().loads`"""
+        """Return counts of hits, loads and failures so far: `hs.reads.stats().loads`"""
         with self._lock:
             return self._shelf.stats()
 

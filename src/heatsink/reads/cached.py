@@ -1,9 +1,10 @@
 """`@heatsink.cached`: a decorator for functions that are defined before a client is open.
 
-The decorated function uses the cache of the client that is open when the function is called: that
-of `connect` for an `async def`, that of `connect_sync` for a plain function. The clients of a
-process register their caches here when they open. This is the only state of the process that
-Heatsink shares between clients: a decorator at import time has no other way to find a client.
+The decorated function uses the cache of the client that is open when the function is called. For an
+`async def` this is a client of `connect`, for a plain function a client of `connect_sync`. The
+clients of a process register their caches here when they open. This register is the only state that
+the clients of a process share. It is needed because a decorator at import time has no other way to
+find a client.
 """
 
 from __future__ import annotations
@@ -127,10 +128,11 @@ def cached(
     """Decorator that caches a function's results in the client that is open when it is called.
 
     The key is a template that names parameters (`"product:{id}"`, `"{user.id}"`), or a function of
-    the same parameters that returns the key. Without a key, it is the name of the function and all
-    its arguments. `tags` are templates too: `hs.reads.forget_tag("shop:7")` forgets all values with
-    this tag. The other parameters are those of `hs.reads.get`. A call raises `Closed` if no client
-    is open, and `InvalidSetting` if several are. The undecorated function is `__wrapped__`::
+    the same parameters that returns the key. Without a template, the key is the name of the
+    function with all its arguments. `tags` are templates too: `hs.reads.forget_tag("shop:7")`
+    forgets all values with this tag. The other parameters are those of `hs.reads.get`. A call
+    raises `Closed` if no client is open, and `InvalidSetting` if several are. The undecorated
+    function is `__wrapped__`::
 
         @heatsink.cached("product:{id}", tags=["shop:{shop}"], fresh_for=1.0)
         async def product(id: int, shop: int) -> dict: ...

@@ -1,9 +1,9 @@
-"""Cache invalidation between processes: if one process forgets a key, all other processes do too.
+"""Cache invalidation between processes: if one process forgets a key, all others forget it too.
 
 A `Wire` loses messages only when its link breaks. So when the link is up again, a process drops its
 whole cache, since it may have missed invalidations. While the link is down, the process serves no
-value older than `fresh_for`. Whether the link is up or down, it never serves a value older than
-`stale_for`.
+value older than `fresh_for`. Whether the link is up or down, the process never serves a value older
+than `stale_for`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Wire(Protocol):
 class Invalidation:
     """Passes invalidations between the caches of this process and those of all other processes.
 
-    It does so while `run` is running.
+    Invalidations pass only while `run` is running.
     """
 
     def __init__(self, wire: Wire, clock: Clock, rng: Random) -> None:

@@ -38,7 +38,7 @@ Weigh = Callable[[Any], int]
 
 
 def why_not_loaded(load: object, kind: str) -> InvalidSetting | None:
-    """The error for a `load` that is not a function, or that has parameters. None otherwise."""
+    """Return the error for a `load` that is not a function or has parameters, otherwise None."""
     cure = "pass the function itself, not its result"
     if callable(load):
         try:
@@ -77,7 +77,7 @@ class ReadSettings(CheckedStruct, frozen=True):
 
 
 class ReadStats(msgspec.Struct, frozen=True):
-    """Counts since the start. `coalesced` is the number of reads that waited for another load."""
+    """Counts since the start. `coalesced` counts reads that waited for another reader's load."""
 
     hits: int
     stale_hits: int
@@ -112,7 +112,7 @@ class ReadHeat(Protocol):
     def note(self, key: str, reads: int) -> None: ...
 
     def near_s(self, key: str) -> float:
-        """How many seconds each process caches the key's value; 0 if the key is not read-hot."""
+        """Return for how many seconds processes cache the key's value; 0 if it is not read-hot."""
 
 
 class NoHeat:
@@ -126,11 +126,11 @@ class NoHeat:
 
 
 class CacheEntry:
-    """A key's value and its statistics. Threads rely on this: a new value always gets a new entry.
+    """A key's value and its statistics. A new value always gets a new entry: threads rely on that.
 
     `aged_from_s` is the time from which the value's age counts. It is a random time shortly before
-    the start of the load, so that entries that were loaded together do not expire together. An
-    entry without a value is infinitely old. After a failed refresh, the next refresh starts at
+    the start of the load. So entries that were loaded together do not expire together. An entry
+    without a value is infinitely old. After a failed refresh, the next refresh starts at
     `rests_until_s` at the earliest.
     """
 
@@ -156,10 +156,10 @@ class NearCache:
     """S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi 2023), by number of entries or by weight.
 
     A new key enters a small queue. If the key is read again before it reaches the end of that
-    queue, it moves to the main queue. Otherwise the key is evicted. Only its name, the ghost, is
-    remembered for a while. If a key with a ghost is loaded again, it goes directly to the main
-    queue. So a scan passes through the small queue and evicts no key of the main queue. A hit only
-    increments a counter; all other work is done at eviction.
+    queue, it moves to the main queue. Otherwise the key is evicted, and the cache remembers only
+    its name, the *ghost*, for a while. If a key with a ghost is loaded again, it goes directly to
+    the main queue. So a scan passes through the small queue and evicts no key of the main queue. A
+    hit only increments a counter; all other work is done at eviction.
 
     For speed, `get` of `Reads` and `BlockingReads` looks up a key in `entries` directly. A thread
     that does not hold the lock may only read `entries`.
@@ -344,7 +344,7 @@ class Shelf:
             self.cache.put(key, _Failure(landed.error, self._now() + times.errors_for), -inf)
 
     def is_due(self, key: str, entry: CacheEntry, age_s: float, now_s: float) -> bool:
-        """Whether to load a new value now, for an entry that is stale."""
+        """Return whether to load a new value now, for an entry that is stale."""
         return now_s >= entry.rests_until_s and age_s >= self.heat.near_s(key)
 
     def raise_kept_error(self, value: Any, now_s: float) -> None:

@@ -38,7 +38,7 @@ class NearRules(CheckedStruct, frozen=True):
         check_whole("keys_max", self.keys_max, 0, 10**6)
 
     def near_ms(self, servers: int) -> int:
-        """How many milliseconds a process caches a read-hot key.
+        """Return how many milliseconds a process caches a read-hot key.
 
         The time grows with the number of servers. It grows in steps, so that one more server rarely
         changes all decisions.

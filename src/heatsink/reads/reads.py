@@ -1,8 +1,8 @@
-"""Hot reads with asyncio: concurrent reads of a key share one load, and later reads its value.
+"""Hot reads with asyncio: concurrent reads of a key share one load, later reads use its value.
 
-An entry's age counts from the start of its load, on the monotonic clock. A value that `get`
-returns was loaded at most `stale_for` seconds before the call, and after the last `forget` of its
-key in this process.
+An entry's age counts from the start of its load, on the monotonic clock. The load of a value that
+`get` returns began at most `stale_for` seconds before the call. It also began after the last
+`forget` of the key in this process.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Cached(Protocol[P, T_co]):
 class Reads:
     """`hs.reads`: a cache in front of your loads, for one event loop at a time.
 
-    Concurrent readers of a key share one load, and all readers share the values: treat them as
-    read-only. `is_linked` says whether invalidations of other processes arrive here. While they do
-    not arrive, no value older than `fresh_for` is served. After the client is closed, calls raise
-    `Closed`::
+    Concurrent readers of a key share one load. All readers share the cached values, so treat a
+    value as read-only. `is_linked` says whether invalidations of other processes arrive here. While
+    they do not arrive, no value older than `fresh_for` is served. After the client is closed, calls
+    raise `Closed`::
 
         product = await hs.reads.get("product:42", load_product)
         hs.reads.forget("product:42")  # after a write
@@ -104,7 +104,7 @@ class Reads:
         errors_for: float = 0.0,
         tags: Sequence[str] = (),
     ) -> T:
-        """The key's value: cached, from a load in flight, or from `await load()`.
+        """Return the key's value: cached, from a running load, or from `await load()`.
 
         Times are in seconds. A cached value of up to the age `fresh_for` is returned as it is. If
         the value is older, but not older than `stale_for`, it is returned while a new value loads
@@ -129,7 +129,7 @@ class Reads:
     async def get_own(
         self, subject: Subject, load: Load, *, fresh_for: float, stale_for: float
     ) -> Any:
-        """The cached or loaded value of a subject, as `get` returns it for an application's key."""
+        """Return the cached or loaded value of a subject, as `get` does for a user's key."""
         key = check_key(subject)
         entry = self._find(key)
         if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
@@ -232,7 +232,7 @@ class Reads:
         return self._find(key) is not None or self._loading.has(key)
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether the client of these reads was opened in this event loop."""
+        """Return whether the client of these reads was opened in this event loop."""
         return self._owner is not None and self._owner.loop is loop
 
     def cached(
@@ -281,7 +281,7 @@ class Reads:
         return decorate
 
     def stats(self) -> ReadStats:
-        """Counts of hits, loads and failures so far: `hs.reads.stats().loads`"""
+        """Return counts of hits, loads and failures so far: `hs.reads.stats().loads`"""
         return self._shelf.stats()
 
     def _check_open(self) -> None:
@@ -307,8 +307,8 @@ class NearPages:
     Looking up the outdated pages at every write would cost too much. Instead Heatsink counts the
     writes to each key, and drops a page if the count has changed when the page is next read. Keys
     share a fixed number of counts. If two keys share a count, a write to one key causes an extra
-    load of the other key's pages. For at most `remembered_max` pages, the cache remembers the count
-    at which the page was read.
+    load of the other key's pages. The cache remembers for at most `remembered_max` pages the count
+    at the time of the read.
     """
 
     def __init__(self, reads: Reads, heat: ReadHeat, remembered_max: int = REMEMBERED_MAX) -> None:
@@ -327,7 +327,7 @@ class NearPages:
         fresh_for: float,
         stale_for: float,
     ) -> Any:
-        """The cached page or, if there is none, the result of `load`.
+        """Return the cached page or, if there is none, the result of `load`.
 
         `page` holds the arguments of the read: another tuple means another page.
         """
@@ -360,10 +360,10 @@ class NearPages:
 class Coalescer:
     """Runs one load per key at a time, however many readers wait for it (singleflight).
 
-    A load runs in its own task, so the cancellation of one reader does not end it. When the last
-    reader is cancelled, the load is cancelled. Readers do not await the task but a future of their
-    own. This future completes in every case: when the task returns, raises, times out, or is
-    cancelled before its first step.
+    A load runs in its own task, so the cancellation of one reader does not end the load. When the
+    last reader is cancelled, the load is cancelled. Each reader awaits a future of its own instead
+    of the task. This future completes in every case: when the task returns, raises, times out, or
+    is cancelled before its first step.
 
     Readers join only the newest load of a key, and only the value of that load is cached. After
     `forget`, readers that already wait for a load get its value. Later readers start another load.
@@ -376,14 +376,14 @@ class Coalescer:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def flying(self, key: str, since_s: float) -> Flight | None:
-        """The key's running load, if it began at `since_s` or later and runs in this event loop."""
+        """Return the key's running load in this event loop, if it began at `since_s` or later."""
         flight = self._flights.get(key)
         if flight is None or flight.began_s < since_s:
             return None
         return flight if flight.loop is asyncio.get_running_loop() else None
 
     def start(self, key: str, load: Load, on_landing: Landed, is_wanted: bool = False) -> Flight:
-        """Start a load. When it ends, call `on_landing` if it is still the key's newest load.
+        """Start a load. When the load ends, call `on_landing` if it is still the key's newest load.
 
         With `is_wanted`, the load continues even if all its readers are cancelled.
         """
@@ -448,7 +448,7 @@ class Coalescer:
         return True
 
     def has(self, key: str) -> bool:
-        """Whether a load of the key is running whose value will be cached."""
+        """Return whether a load of the key is running whose value will be cached."""
         return key in self._flights
 
     def forget(self, key: str) -> None:

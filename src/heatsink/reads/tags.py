@@ -15,9 +15,9 @@ PREFIX = Subject(Kind.TAG, "").text
 class TagIndex:
     """The keys that were loaded with each tag, in one cache.
 
-    A key is noted when its load begins. So a tag also finds loads that are still running. The index
-    forgets keys that the cache has evicted when it has grown to twice `capacity` keys. `is_alive`
-    says whether a key is cached or being loaded.
+    The index notes a key when its load begins. So a tag also finds loads that are still running.
+    When the index has grown to twice `capacity` keys, it forgets the keys that the cache has
+    evicted. `is_alive` says whether a key is cached or being loaded.
     """
 
     def __init__(self, is_alive: Callable[[str], bool], capacity: int) -> None:
@@ -59,7 +59,7 @@ class TagIndex:
 
 
 def tag_message(tag: str) -> str:
-    """Return the text that tells other processes to forget a tag. It is not a user's key."""
+    """Return the text that tells other processes to forget a tag. No user's key is like it."""
     return Subject(Kind.TAG, check_key(tag)).text
 
 

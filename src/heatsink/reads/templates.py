@@ -1,8 +1,8 @@
 """Cache keys from calls: the template `product:{id}` and `product(42)` give `product:42`.
 
-Different arguments give different keys. A whole number stands in the key as it is, and so does a
-text, unless it could be taken for another value: the text `42` gives `product:'42'`. A value of any
-other type stands there with the name of its type: `product:UUID(…)`.
+Different arguments give different keys. A whole number appears in the key as it is. A text does
+too, unless it could be taken for another value: the text `42` gives `product:'42'`. A value of any
+other type appears with the name of its type: `product:UUID(…)`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """Which tables of users may be spread: notes in the registry about their adoption.
 
-While programs without Heatsink write to a table, an item could be in two places if its key had
-several buckets. Then conditions and updates would go wrong. So the leader spreads a key of a user's
-own table only if a note in the registry allows it. Either the table's **adoption** is complete,
-that is, no other program writes to it, or the table is declared append-only.
+Programs without Heatsink may write to a table. If a key of this table had several buckets, an item
+could be in two places. Then conditions and updates would go wrong. So the leader spreads a key of a
+user's own table only if a note in the registry allows it. There are two such notes. One says that
+the table's **adoption** is complete: no program without Heatsink writes to the table. The other
+declares the table append-only.
 
-Until then the leader decides as if it might, and publishes these decisions for a subject of another
-kind, of which nobody places rows: a dry run.
+Without such a note, the leader still decides how it would spread the table's keys. It publishes
+these decisions as a dry run (*trials*): under a subject of another kind, which places no rows.
 
-A table that **leaves** Heatsink gets a note, too. From then on, all processes refuse it.
+A table that **leaves** Heatsink gets a note, too. From then on, all processes refuse calls on this
+table.
 
 A note is the pin of a reserved subject to one bucket, so it reaches every process as all decisions
 do. The coordinator ignores these pins.
@@ -59,7 +61,7 @@ def is_leaving(view: View, table: str) -> bool:
 
 
 def trials(view: View, table: str) -> dict[str, Layout]:
-    """Return the layouts that keys of a table would have if it might be spread, by their keys."""
+    """Return, by key, the layouts that a table's keys would have if the table could be spread."""
     start = Subject(Kind.TRIAL, f"{table}/").text
     return {
         label.removeprefix(start): layout
@@ -94,7 +96,7 @@ class Adoptions:
         return subject.name.partition("/")[0] in self._seen[1]
 
     def allowed(self, decisions: Iterable[Decision]) -> list[Decision]:
-        """Return the decisions, with trials in place of those that are not allowed.
+        """Return the decisions. Each decision that is not allowed is replaced by a trial.
 
         A trial keeps the highest number of buckets that a key would have had.
         """

@@ -52,8 +52,8 @@ A genuine pair may be replayed, for example by a replica that lagged. By 1 that 
 once held (c, v), so every epoch with T < c is in a version ≤ v, then and later. A view that adopts
 c has applied the log up to v at least, and neither its version nor its horizon ever decreases. A
 replayed entry is harmless too: by 4 each version has one entry, and a view applies each entry once,
-in order. Old news does not make a view look fresh either: a view counts as renewed only if news
-moved its horizon.
+in order. Nor does old news make a view look fresh: a view counts as renewed only if news moved its
+horizon.
 
 The proof uses no clock. Clocks only decide how soon a change takes effect. But C cannot be lowered,
 so a wrong clock must not raise it too far. The rest of this file ensures that.
@@ -63,9 +63,10 @@ differ by more than 5 s, the process uses the store's time. Each kind of store h
 
 - DynamoDB returns its own clock with every response.
 - A SQLite file has no clock. META holds **evidence** instead: a reading of the machine's boot clock
-  and the wall-clock time at that moment. The boot clock continues while the machine sleeps and
-  cannot be set. So during the same boot, a process adds the time elapsed on the boot clock to the
-  evidence. A process that advances the closed time, and whose clock agrees, renews the evidence.
+  and the wall-clock time at that moment. The boot clock continues while the machine sleeps, and
+  nobody can set it. So during the same boot, a process adds the time elapsed on the boot clock to
+  the evidence. A process that advances the closed time, and whose clock agrees, renews the
+  evidence.
 - A store in memory has one process, whose clock is also the store's time.
 
 Any of these clocks may jump, and a machine may reboot. A clock that contradicts the store's time is
@@ -172,7 +173,7 @@ class Timekeeper:
         self._stores = SteadyTime()
 
     def store_ms(self, monotonic_s: float) -> int:
-        """The store's time now: the time in its last response, plus the time since that response.
+        """Return the store's time now: the time in its last response plus the time since then.
 
         Unlike `offset_ms`, the result follows a jump of the store's clock immediately.
         """
@@ -197,7 +198,7 @@ class Timekeeper:
         self._observed = (wall_ms + self.correction_ms, monotonic_s)
 
     def steady_ms(self, monotonic_s: float) -> int:
-        """The time now, unaffected by jumps of the wall clock since the last call of `observe`.
+        """Return the time now, without jumps of the wall clock since the last call of `observe`.
 
         Use this time for changes that cannot be undone, such as raising the closed time.
         """
@@ -234,7 +235,7 @@ def _check_epoch(start_ms: int, closed_ms: int, layout: Layout) -> None:
 
 
 def start_of_epochs(meta: Meta, now_ms: int, layouts: list[Layout]) -> int:
-    """The earliest time from now on at which `check_append` allows new epochs to start.
+    """Return the earliest time from now on at which `check_append` allows new epochs to start.
 
     If now is more than `AHEAD_MS_MAX` after the closed time, the new epochs start in the past:
     `AHEAD_MS_MAX` after the closed time. They always start after the last epoch in each of
@@ -245,7 +246,7 @@ def start_of_epochs(meta: Meta, now_ms: int, layouts: list[Layout]) -> int:
 
 
 def horizon_for(latency_s: float) -> int:
-    """How far ahead of now to keep the closed time, in ms, given the store's response time.
+    """Return how many ms ahead of now to keep the closed time, given the store's response time.
 
     A process advances the closed time when less than half of this distance is left. The process
     checks the distance every 0.1 s, and then needs three requests: read META, read the log,
@@ -255,7 +256,7 @@ def horizon_for(latency_s: float) -> int:
 
 
 def thin_ms(latency_s: float) -> int:
-    """Half of the distance that `horizon_for` returns, in ms.
+    """Return half of the distance that `horizon_for` returns, in ms.
 
     Any process advances the closed time when it is less than this far ahead of now.
     """
@@ -263,7 +264,7 @@ def thin_ms(latency_s: float) -> int:
 
 
 def furthest_closed_time(closed_ms: int, store_ms: int, horizon_ms: int) -> int:
-    """The highest closed time that this process accepts from news.
+    """Return the highest closed time that this process accepts from news.
 
     `closed_ms` is META's closed time and `store_ms` this process's estimate of the store's time.
     The process that advanced the closed time used a clock at most `SKEW_MS_MAX` ahead of the
@@ -275,9 +276,9 @@ def furthest_closed_time(closed_ms: int, store_ms: int, horizon_ms: int) -> int:
 def new_closed_time(
     reading: Reading, now_ms: int, enough_ms: int, horizon_ms: int = HORIZON_MS
 ) -> int | None:
-    """The value to which this process should raise the closed time.
+    """Return the value to which this process should raise the closed time.
 
-    Returns None while the closed time is at least `enough_ms` ahead of now.
+    Returns None if no change is needed, since the closed time is at least `enough_ms` ahead of now.
     """
     due = reading.meta.closed_ms - now_ms < enough_ms
     return now_ms + horizon_ms if due else None

@@ -75,7 +75,7 @@ def _setting_of(text: str) -> str:
 
 
 def for_key(key: str, setting: str, value: int | None, reason: str) -> Decision:
-    """A decision about the subject whose text is `key`.
+    """Return a decision about the subject whose text is `key`.
 
     The text of a user's key is the key itself.
     """
@@ -243,7 +243,7 @@ class SoftStore(Protocol):
     async def publish(self, decisions: Sequence[Decision], term: int) -> None: ...
 
     async def read(self) -> list[SoftDecision]:
-        """The decisions published since this reader's last call, in order."""
+        """Return the decisions published since this reader's last call, in order."""
 
 
 class Targets:
@@ -295,7 +295,7 @@ class RegistryStore(Protocol):
         """
 
     async def log(self, after: int, upto: int) -> list[LogEntry]:
-        """The entries of versions `after + 1` to `upto`, without those that `trim` has deleted."""
+        """Return the entries of versions `after + 1` to `upto` that `trim` has not deleted."""
 
     async def layout(self, key: str) -> Layout: ...
 
@@ -344,7 +344,7 @@ class View:
         return self.layouts.get(key, COLD)
 
     def knows(self, key: str, time_ms: int) -> bool:
-        """Whether this view holds every epoch of the key that starts at or before `time_ms`.
+        """Return whether this view holds every epoch of the key that starts at or before `time_ms`.
 
         This process may place ids of that time only if the result is True.
         """

@@ -21,9 +21,9 @@ class Epoch(NamedTuple):
     buckets: int
 
     def bucket(self, id_hash: int) -> int | None:
-        """The number of the bucket that holds an id.
+        """Return the number of the bucket that holds an id.
 
-        None if the key has one bucket in this epoch: then the bare key holds the id.
+        Returns None if the key has one bucket in this epoch: then the bare key holds the id.
         """
         return None if self.buckets == 1 else id_hash % self.buckets
 
@@ -31,7 +31,7 @@ class Epoch(NamedTuple):
         return bucket is None if self.buckets == 1 else bucket is not None and bucket < self.buckets
 
     def partitions(self, key: str) -> Iterator[str]:
-        """The partition keys that can hold rows of this epoch."""
+        """Iterate over the partition keys that can hold rows of this epoch."""
         if self.buckets == 1:
             yield partition_of(key, None)
         else:
@@ -50,7 +50,7 @@ class Layout:
             self.epochs = self.then(start_ms, buckets).epochs
 
     def then(self, start_ms: int, buckets: int) -> Layout:
-        """A copy of this layout with one more epoch at its end."""
+        """Return a copy of this layout with one more epoch at its end."""
         last = self.epochs[-1]
         if start_ms <= last.start_ms:
             raise InvalidSetting(f"an epoch must start after {last.start_ms}, not at {start_ms}")
@@ -82,9 +82,9 @@ class Layout:
         return next((e for e in reversed(self.epochs) if e.start_ms <= time_ms), FIRST_EPOCH)
 
     def overlapping(self, from_ms: int | None, to_ms: int | None) -> tuple[Epoch, ...]:
-        """The epochs that overlap the time from `from_ms` to `to_ms`, including both ends.
+        """Return the epochs that overlap the time from `from_ms` to `to_ms`, including both ends.
 
-        None for either end means that the time has no limit there.
+        If `from_ms` or `to_ms` is None, the time has no limit at that end.
         """
         ends: list[float] = [epoch.start_ms for epoch in self.epochs[1:]]
         return tuple(
@@ -94,7 +94,7 @@ class Layout:
         )
 
     def partitions(self, key: str) -> list[str]:
-        """The partition keys that can hold rows of the key, the bare key first."""
+        """Return the partition keys that can hold rows of the key, the bare key first."""
         names = [partition_of(key, None)]
         widest = self.max_buckets
         return names if widest == 1 else names + [partition_of(key, n) for n in range(widest)]

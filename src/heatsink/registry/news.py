@@ -9,17 +9,17 @@ signature (a MAC) covers:
     entry    incarnation, and the whole entry, its version included
     notice   incarnation, and the whole notice
 
-A notice is what the leader has to say to all processes beside the registry, such as how to sample
-heat. It comes with the pair, on a second line. Pairs, entries and notices are signed as different
-kinds, so one cannot pass for the other. A process checks
-the signature before it parses anything else. News that fails the check is logged and ignored; the
+A notice is a message of the leader to all processes that is not part of the registry, such as how
+to sample heat. The notice comes with the pair, on a second line. Pairs, entries and notices are
+signed as different kinds, so none of them can pass for one of another kind. A process checks the
+signature before it parses anything else. News that fails the check is logged and ignored; the
 process then polls the store as if Redis were down. `closed_time` proves that replaying an old pair
 is harmless.
 
 Processes without news poll the store, all together at most `ASKS_S` times a second. Between two
-polls, such a process must still be able to place ids. So without news the closed time is kept
-further ahead of now: by the time since the last news, but at most by twice the interval between two
-polls. New epochs start that much later.
+polls, such a process must still be able to place ids. So without news, processes keep the closed
+time further ahead of now: by the time since the last news, but at most by twice the interval
+between two polls. New epochs then start later by the same time.
 """
 
 from __future__ import annotations
@@ -114,14 +114,14 @@ class Seal:
         self._incarnation = meta.incarnation.encode()
 
     def pair(self, closed_ms: int, version: int) -> bytes:
-        """The signed pair as text: "closed time|version|incarnation|signature"."""
+        """Return the signed pair as text: "closed time|version|incarnation|signature"."""
         text = b"%d|%d|%b" % (closed_ms, version, self._incarnation)
         return b"%b|%b" % (text, self._mac(PAIR, text).hex().encode())
 
     def opened_pair(self, sealed: bytes) -> News | None:
-        """The pair in a signed text.
+        """Return the pair in a signed text.
 
-        None if the signature is wrong, or if the pair belongs to another incarnation.
+        Returns None if the signature is wrong, or if the pair belongs to another incarnation.
         """
         text, _, mac = sealed.rpartition(b"|")
         if not compare_digest(mac, self._mac(PAIR, text).hex().encode()):
@@ -130,7 +130,7 @@ class Seal:
         return News(int(closed_ms), int(version))
 
     def is_foreign(self, sealed: bytes) -> bool:
-        """Whether a signed pair that `opened_pair` has refused belongs to another incarnation."""
+        """Return whether a signed pair that `opened_pair` refused is from another incarnation."""
         parts = sealed.split(b"|")
         return len(parts) == 4 and parts[2] != self._incarnation
 
@@ -176,17 +176,17 @@ class NewsStore(Protocol):
         """
 
     async def pair(self) -> bytes | None:
-        """The newest signed pair; None if there is none."""
+        """Return the newest signed pair; None if there is none."""
 
     async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
-        """The available entries of versions `after + 1` to `upto`, in order."""
+        """Return the available entries of versions `after + 1` to `upto`, in order."""
 
 
 class WatchedNews:
     """Passes calls to the relay of news (Redis), and reports when the relay fails and recovers.
 
-    Without the relay no call fails: processes poll the store, and changes take effect later. So an
-    operator would not notice the failure without this report.
+    If the relay fails, no call of a client fails: processes poll the store, and changes take effect
+    later. So without this report, an operator would not notice the failure.
     """
 
     def __init__(self, news: NewsStore, clock: Clock, hooks: Hooks) -> None:
@@ -263,7 +263,7 @@ class NewsListener:
         old and does not count."""
 
     async def newest(self, after: int, meta: Meta, store_ms: int) -> News | None:
-        """Verified news that is newer than the last news; None if there is none.
+        """Return verified news that is newer than the last news; None if there is none.
 
         `after` is the view's version, `meta` is META as it was last read from the store, and
         `store_ms` is an estimate of the store's time now.
@@ -347,11 +347,11 @@ class NewsListener:
             logger.warning("%s", warning)
 
     def pause_s(self, servers: int) -> float:
-        """How many seconds to wait before the next poll of the relay."""
+        """Return how many seconds to wait before the next poll of the relay."""
         return max(FOLLOW_S, min(servers / LISTENS_S, LISTEN_S_MAX))
 
     def should_ask(self, servers: int, well_informed: bool) -> bool:
-        """Whether this process should poll the store now.
+        """Return whether this process should poll the store now.
 
         `well_informed` says that news keeps the horizon far enough ahead of now. A process with
         such news polls the store about every 30 s. Other processes poll more often.
@@ -364,7 +364,7 @@ class NewsListener:
         self._jitter = self._rng.uniform(0.5, 1.5)
 
     def horizon_ms(self, servers: int) -> int:
-        """How far ahead of now the closed time should be, in ms.
+        """Return how far ahead of now the closed time should be, in ms.
 
         The longer ago the last news came, the larger the distance. In a large fleet a process
         without news polls the store rarely, so it learns late of a new closed time. And there a
@@ -375,7 +375,7 @@ class NewsListener:
         return max(told_ms, int(1000 * min(silent_s, _unasked_s(servers))))
 
     def standby_s(self, servers: int, at_least_s: float) -> float:
-        """How many seconds a standby coordinator waits between two checks of the lease.
+        """Return how many seconds a standby coordinator waits between two checks of the lease.
 
         The time is random, at least `at_least_s`, and longer in a larger fleet.
         """
@@ -383,7 +383,7 @@ class NewsListener:
 
 
 def tells_s(servers: int) -> float:
-    """How many seconds the leader waits between two publications: longer in a larger fleet."""
+    """Return how many seconds the leader waits between publications: longer in a larger fleet."""
     return max(FOLLOW_S, servers / TELLS_S)
 
 
@@ -414,8 +414,8 @@ class Teller:
     async def tell(self, meta: Meta, notice: bytes) -> None:
         """Publish the pair of `meta`, all log entries that were not published yet, and the notice.
 
-        The leader calls this on two schedules. A lock keeps the pairs in order. In a large fleet,
-        a call soon after the last publication does nothing: the next one is soon enough.
+        The leader calls this on two schedules. A lock keeps the pairs in order. In a large fleet, a
+        call soon after the last publication does nothing: the next call is soon enough.
         """
         async with self._telling:
             now_s = self._clock.monotonic_s()

@@ -47,7 +47,7 @@ BEHIND_MS_MAX = 10_000  # a clock that is further behind the horizon is wrong
 
 
 def worth_publishing(decisions: Iterable[Decision], view: View) -> list[Decision]:
-    """The decisions that would change the view.
+    """Return the decisions that would change the view.
 
     Each decision is in the form in which it is published: see `_settled`.
     """
@@ -107,7 +107,7 @@ class Latency:
 
 
 class Registry:
-    """One process's access to the registry: `open` it, keep `follow` running, read `view`.
+    """One process's access to the registry: call `open`, keep `follow` running, and read `view`.
 
     With `news`, `follow` reads the store only about every 30 s. Calls that need the store's current
     state read the store even then.
@@ -331,7 +331,7 @@ class Registry:
         return self._listener is not None
 
     def standby_s(self, at_least_s: float) -> float:
-        """How many seconds a standby coordinator waits between two checks of the lease.
+        """Return how many seconds a standby coordinator waits between two checks of the lease.
 
         Without news, the result is `at_least_s`. With news, it is longer in a larger fleet.
         """
@@ -377,7 +377,7 @@ class Registry:
             await self.renew_shared()
 
     def is_fresh(self, within_s: float = FRESH_S) -> bool:
-        """Whether the view was renewed so recently, within a second, that it needs no renewal."""
+        """Return whether the view was renewed in the last `within_s` seconds."""
         return self._clock.monotonic_s() - self._renewed_s < within_s
 
     async def renew_shared(self) -> None:
@@ -397,11 +397,11 @@ class Registry:
             raise Closed.meanwhile("the client") from None
 
     async def layout(self, key: str) -> Layout:
-        """The key's layout, read from the store. Reads that reach past the horizon need this."""
+        """Read the key's layout from the store. Reads that reach past the horizon need this."""
         return await self._store.layout(key)
 
     async def history(self, limit: int, before: int | None = None) -> list[LogEntry]:
-        """At most `limit` log entries with a version below `before`, newest first.
+        """Return at most `limit` log entries with a version below `before`, newest first.
 
         The result lacks very old entries, since the registry deletes them.
         """
@@ -413,8 +413,8 @@ class Registry:
         """Commit decisions to the log, up to 45 in one version.
 
         Returns the decisions that changed something. `term` is None if the caller is not the
-        leader. META is read before the first version and after the last one, not in between: each
-        commit is conditional on the version before it.
+        leader. META is read before the first version and after the last one, but not in between. It
+        is not needed there, since each commit is conditional on the version before it.
         """
         published: list[Decision] = []
         async with self._publishing:
@@ -517,10 +517,10 @@ class Registry:
             await self._store.trim(self.view.version - LOG_KEEP)
 
     def led_until_ms(self) -> int:
-        """The end of the current leader's lease, in the store's time.
+        """Return the end of the current leader's lease, in the store's time.
 
-        Only a leader publishes news. So the lease lasts at least until `TOLD_S` after the last
-        news.
+        Only a leader publishes news. So the lease lasts for at least `TOLD_S` seconds after the
+        last news.
         """
         told_s = self._listener.told_s if self._listener else None
         if told_s is None:
@@ -534,15 +534,15 @@ class Registry:
         return self.meta.servers
 
     def now_ms(self) -> int:
-        """The time now: this process's clock, or the store's time if that clock is wrong."""
+        """Return the time now: this process's clock, or the store's time if that clock is wrong."""
         return now_ms(self._clock) + self.time.correction_ms
 
     def past_ms(self) -> int:
-        """The time now or, if the horizon is earlier, the horizon."""
+        """Return the time now or, if the horizon is earlier, the horizon."""
         return min(self.now_ms(), self.view.horizon_ms)
 
     def fleet_now_s(self) -> float:
-        """The store's time now.
+        """Return the store's time now.
 
         All servers get the same time, even if their own clocks are wrong.
         """

@@ -47,7 +47,7 @@ def unset_decision(name: str, reason: str) -> Decision:
 
 
 def stored_settings(view: View) -> dict[str, StoredSetting]:
-    """The settings that the registry holds, by name."""
+    """Return the settings that the registry holds, by name."""
     found = {}
     for pin in list(view.pins.values()):
         if pin.subject.kind is Kind.SETTING:

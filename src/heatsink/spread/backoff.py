@@ -76,11 +76,11 @@ class Backoff:
         self.table_refusal: str | None = None  # last throttling that more buckets would not cure
 
     def deadline_s(self) -> float:
-        """The deadline of a call that starts now, on the monotonic clock."""
+        """Return the deadline of a call that starts now, on the monotonic clock."""
         return self._clock.monotonic_s() + self.patience_s
 
     def outlasts(self, attempt_s: float) -> bool:
-        """Whether a first attempt of `attempt_s` seconds would end before the call's deadline."""
+        """Return whether a first attempt of `attempt_s` seconds ends before the call's deadline."""
         return attempt_s < self.patience_s
 
     async def call(
@@ -97,7 +97,7 @@ class Backoff:
             return await self.after(refusal, attempt, key, deadline_s)
 
     def cut(self, deadline_s: float) -> Cut:
-        """The timeout for an attempt that the caller makes without `call`."""
+        """Return the timeout for an attempt that the caller makes without `call`."""
         return self._cut(deadline_s if self.patience_s else math.inf)
 
     async def _once(self, attempt: Callable[[], Awaitable[Result]], deadline_s: float) -> Result:
@@ -111,7 +111,7 @@ class Backoff:
         key: str,
         deadline_s: float,
     ) -> Result:
-        """Repeat `attempt`, whose first try raised `refusal`, until it succeeds or `deadline_s`.
+        """Repeat `attempt`, whose first try raised `refusal`, until success or until `deadline_s`.
 
         `deadline_s` is on the monotonic clock. Throttled attempts count as heat of `key`.
         """

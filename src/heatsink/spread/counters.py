@@ -55,9 +55,9 @@ class Counters:
     async def add(self, key: AnyKey, amount: int = 1, *, token: Any = None) -> None:
         """Add `amount`, which may be negative, to a counter.
 
-        `token` is an id of the deployment's kind. Of all calls with the same token, one counts.
-        Raises `Conflict` if the token was used with another amount, and `TokenExpired` if the token
-        is older than `token_ttl_s`::
+        `token` is an id of the deployment's kind. Of all calls with the same token, only one
+        counts. Raises `Conflict` if the token was used with another amount, and `TokenExpired` if
+        the token is older than `token_ttl_s`::
 
             await hs.counters.add("likes:42", token=request_id)
         """
@@ -80,7 +80,7 @@ class Counters:
             raise Conflict(f"token was used before to add {before}, not {amount}: use a new token")
 
     def buffered(self, flush_s: float = FLUSH_S) -> BufferedCounters:
-        """Counters for high rates, which write every `flush_s` seconds; see `BufferedCounters`.
+        """Return `BufferedCounters`: for high rates, they write only every `flush_s` seconds.
 
         Example::
 
@@ -90,7 +90,7 @@ class Counters:
         return BufferedCounters(TotalsStore(self._store, self._parts, self._token_ttl_s), flush_s)
 
     async def value(self, key: AnyKey) -> int:
-        """The counter's value: the sum of all acknowledged adds, or 0 for an unused key.
+        """Return the counter's value: the sum of all acknowledged adds, or 0 for an unused key.
 
         The value is exact for one moment during the call. Example::
 
@@ -197,7 +197,7 @@ class BufferedCounters:
         await self.flush()
 
     def add_soon(self, key: str, amount: int = 1) -> asyncio.Future[None]:
-        """Add without waiting; the returned future completes when the add is durable.
+        """Add without waiting. The returned future completes when the add is durable.
 
         Raises `Closed` outside `async with`, and `InvalidSetting` for an amount out of range.
 
@@ -360,9 +360,9 @@ class TotalsStore:
         self._parts = parts
 
     def is_good(self, key: str, writer: Writer) -> bool:
-        """Whether to keep using a writer.
+        """Return whether to keep using a writer.
 
-        True if the writer's id is young and was placed by the key's current layout.
+        Returns True if the writer's id is young and was placed by the key's current layout.
         """
         registry = self._parts.registry
         young = registry.past_ms() - writer.minted_ms < self._age_ms_max

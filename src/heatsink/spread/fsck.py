@@ -37,7 +37,7 @@ RESET_HELD = f"{RESET}, and the key has later rows: its layout changes only afte
 
 class StoredRows(Protocol):
     def scan(self) -> AsyncIterator[tuple[str, Row]]:
-        """All rows of all partitions, including tombstones, in any order."""
+        """Iterate over all rows of all partitions, including tombstones, in any order."""
 
 
 class RepairStore(RegistryStore, Protocol):
@@ -45,7 +45,7 @@ class RepairStore(RegistryStore, Protocol):
         """Replace the whole registry, in one transaction, and start an empty log."""
 
     def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
-        """The layouts of all keys, from the copies that readers of a key use.
+        """Iterate over the layouts of all keys, from the copies that readers of a key use.
 
         Each layout should equal the key's layout in the snapshot.
         """
@@ -144,7 +144,7 @@ async def rebuild(
     incarnation: str,
     secret: bytes,
 ) -> int:
-    """Restore epochs that the registry has lost, from the rows and counter shares they placed.
+    """Restore epochs that the registry has lost, from rows and counter shares that they placed.
 
     Returns the number of changed keys. Some stores keep two copies of a layout; an epoch that only
     one copy has is kept. The registry gets a new incarnation and a new secret for its news, so
@@ -213,12 +213,13 @@ class SoleStore(Protocol):
     """
 
     def traces(self, scheme: IdScheme) -> Iterator[tuple[str, int]]:
-        """Pairs of a partition and the time of its newest trace (row, token or running total)."""
+        """Iterate over pairs: a partition, and the time of its newest trace."""
 
     def ends(self, from_ms: int, below_ms: int, scheme: IdScheme) -> tuple[int, int] | None:
-        """The times of the oldest and the newest trace (row, token or running total) in a span.
+        """Return the times of the oldest and the newest trace in a span.
 
-        The span begins at `from_ms` and ends before `below_ms`. None if it has no trace.
+        The span begins at `from_ms` and ends before `below_ms`. Returns None if there is no trace
+        in the span.
         """
 
     def seals(self) -> dict[str, int]:
@@ -272,9 +273,9 @@ async def reset_closed_time(
 ) -> Reset:
     """Move a closed time that a wrong clock set far ahead back to the time of the evidence.
 
-    The store must pass `check`. The closed time may be lowered because no other process has the
-    store open. A process that knows the old closed time is refused when it comes back, since the
-    registry gets a new incarnation.
+    The store must pass `check`. Lowering the closed time is safe because no other process has the
+    store open. The registry gets a new incarnation, so a process that still knows the old closed
+    time is refused when it reconnects.
 
     A *trace* is a row, a token or a running total. Traces from after the new closed time must stay
     where (key, id) places them. So each key with such a trace gets a **floor**: an epoch that
@@ -318,7 +319,7 @@ async def reset_closed_time(
 
 
 def reset_layout(layout: Layout, newest_ms: int, closed_ms: int) -> Layout:
-    """The layout of a key after the closed time was lowered to `closed_ms`.
+    """Return the layout of a key after the closed time was lowered to `closed_ms`.
 
     Rows of the key up to `newest_ms`, the time of its newest row, stay in their buckets.
     """

@@ -1,14 +1,15 @@
-"""Merge an ordered page from many partitions, reading hardly more rows than it returns.
+"""Merge an ordered page from many partitions, and read hardly more rows than the page holds.
 
 `Gather` decides which queries to send, takes their results, and returns the page. It does no I/O.
 
 Rows exist only where their epoch placed them. So querying too many partitions costs more, but gives
 the same page. The first round queries the partitions of the epoch in which the page begins. Each
 partition returns its expected part of the page, and some more rows. If rows of the page may be
-missing, there is a second round. It queries the partitions that may hold more rows of the page than
-the first query's limit. If there are no such partitions, it queries those of the next epoch. The
-third round queries all remaining epochs. So most pages take one round, and no page takes more than
-three, however many epochs there are. If the key's layout changes meanwhile, one more is needed.
+missing, there is a second round. The second round queries the partitions that may hold more rows of
+the page than the first query's limit. If there are no such partitions, it queries the partitions of
+the next epoch. The third round queries all remaining epochs. So most pages take one round, and no
+page takes more than three, however many epochs there are. If the key's layout changes meanwhile,
+one more round is needed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROUNDS_MAX = 3
 
 
 class Range(msgspec.Struct, frozen=True):
-    """The ids of a page: those between two ids, which are not included.
+    """The ids of a page: all ids between two bounds. The bounds themselves are not included.
 
     The page starts at the newest or at the oldest of these ids.
     """
@@ -38,12 +39,12 @@ class Range(msgspec.Struct, frozen=True):
     newest_first: bool
 
     def precedes(self, one: bytes, other: bytes) -> bool:
-        """Whether an id comes before another on the page."""
+        """Return whether an id comes before another on the page."""
         return one > other if self.newest_first else one < other
 
 
 class Gather:
-    """Collects `wanted` rows: one more than fits on the page, to see whether a page follows.
+    """Collects `wanted` rows: one more than the page holds, to see whether another page follows.
 
     To *open* an epoch means to query its partitions for the first time.
     """
@@ -89,7 +90,7 @@ class Gather:
         self._unopened = [epoch for epoch in self._unopened if not self._is_open(epoch)]
 
     def asks(self) -> dict[str, Ask]:
-        """The queries to send next, by partition. Empty once the page is complete."""
+        """Return the queries to send next, by partition; empty when the page is complete."""
         self._rows.sort(key=_raw, reverse=self._span.newest_first)
         dry = self._dry()
         opening = not dry and self._must_open()
@@ -171,7 +172,7 @@ class Gather:
 
 @lru_cache(maxsize=4096)
 def fair_share(rows: int, partitions: int) -> int:
-    """The limit for the query of each partition, so that one round probably returns all `rows`.
+    """Return the limit of each partition's query, so that one round probably returns all `rows`.
 
     A hash spreads the ids, so the number of rows in a partition is binomial. The result is the
     smallest limit with which, at a probability of at least 1 - `REFILL_CHANCE`, no partition must

@@ -1,7 +1,8 @@
 """A log of entries per key: a conversation, a feed, an audit trail.
 
-Callers name the key only. The router finds the partitions of its rows, in the current layout and in
-all earlier layouts. An append returns a receipt, a read returns pages with signed cursors.
+Callers name only the key. The router finds the partitions that hold the key's rows, in the current
+layout and in all earlier layouts. An append returns a receipt, and a read returns pages with signed
+cursors.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ class Log:
         """Add an entry; a retry with the same id and body writes nothing new.
 
         `ttl` is in seconds. An error raised after the entry was sent carries the `id` to retry
-        with. Raises `Conflict` if the id has another body, `Deleted` if its entry was deleted::
+        with. Raises `Conflict` if the id was used with another body, and `Deleted` if the entry
+        with this id was deleted::
 
             receipt = await hs.log.append("conv_1", b"hello")
             await hs.log.append("conv_1", b"hello", id=receipt.id)  # the same append
@@ -184,12 +186,12 @@ class Log:
         return Receipt(raw, self._scheme, key, is_new)
 
     async def id_for(self, key: AnyKey, retry_key: str) -> Any:
-        """Return the id for an append that the caller names by a text of its own.
+        """Return the id for an append that the caller names by a text, such as an order number.
 
         Every call with the same key and text returns the same id, in every process, for at least a
-        day. So a caller that cannot keep an id can retry an append: with the number of its order,
-        for example. The call writes one small row. Raises `InvalidSetting` for a bad text, and
-        `InvalidId` in a deployment with Snowflake ids, which only callers make::
+        day. So a caller that cannot store an id can still retry an append: the same text gives the
+        same id. The call writes one small row. Raises `InvalidSetting` for a bad text. Raises
+        `InvalidId` in a deployment with Snowflake ids, since only callers make such ids::
 
             id = await hs.log.id_for("conv_1", "order-17")
             await hs.log.append("conv_1", b"hello", id=id)
@@ -222,12 +224,12 @@ class Log:
         fresh_for: float | None = None,
         stale_for: float | None = None,
     ) -> Page:
-        """Entries in the order of their ids, with a `cursor` for the next page.
+        """Return a page of entries in the order of their ids, with a `cursor` for the next page.
 
         `after` and `before` are ids or datetimes with a time zone. With `fresh_for`, the result may
-        be a page that was read in the last `fresh_for` seconds. Use it for keys that are read far
-        more often than written. Even such a page contains everything that this client has appended.
-        Raises `InvalidCursor`::
+        be a page that was read in the last `fresh_for` seconds. Use `fresh_for` for keys that are
+        read far more often than written. Even such a page contains everything that this client has
+        appended. Raises `InvalidCursor`::
 
             page = await hs.log.page("conv_1", limit=20)
             older = await hs.log.page("conv_1", limit=20, cursor=page.cursor)
@@ -311,7 +313,7 @@ class Log:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     async def get(self, key: AnyKey, id: Any) -> Entry | None:
-        """One entry by its id; None if there is none. Raises `InvalidId` for a malformed id.
+        """Return the entry with this id, or None. Raises `InvalidId` for a malformed id.
 
         Example::
 
@@ -335,7 +337,7 @@ class Log:
         return entry_of(row, self._scheme)
 
     async def delete(self, key: AnyKey, id: Any) -> bool:
-        """Delete an entry; returns whether it existed.
+        """Delete an entry. Returns whether the entry existed.
 
         A tombstone stays, so that a late retry of the append does not bring the entry back. Raises
         `InvalidId` for a malformed id or one from the future::
@@ -356,12 +358,12 @@ class Log:
             self._pages.wrote(key)
 
     async def erase(self, key: AnyKey) -> int:
-        """Remove every row of the key from every bucket it ever had, with tombstones and counters.
+        """Remove every row, tombstone and counter of the key, from every bucket it ever had.
 
         Stop the key's writers first: a later append or retry writes a new row. Returns the number
-        of removed rows. This is a lower bound, since it lacks the rows that were removed by an
-        attempt whose answer was lost. The more rows there are, the longer the call takes.
-        `deadline_s` limits the retries for each bucket::
+        of removed rows. This number is a lower bound: if the answer to an attempt was lost, the
+        rows that this attempt removed are not counted. The more rows there are, the longer the call
+        takes. `deadline_s` limits the retries for each bucket::
 
             removed = await hs.log.erase("conv_1")
         """
@@ -406,7 +408,7 @@ def _predecessor(raw: bytes) -> bytes:
 
 
 def check_body(body: object) -> bytes:
-    """The body as plain bytes. Raises `InvalidBody` if it is not bytes or too large."""
+    """Return the body as plain bytes. Raises `InvalidBody` if it is not bytes or too large."""
     if not isinstance(body, bytes):
         raise InvalidBody(f"body must be bytes, not {type(body).__name__}: encode it first")
     if len(body) > BODY_BYTES_MAX:
@@ -444,7 +446,7 @@ def check_limit(limit: object) -> int:
 
 
 def check_order(order: object) -> bool:
-    """Whether the order is newest first. Raises unless it is "newest" or "oldest"."""
+    """Return whether the order is newest first. Raises unless it is "newest" or "oldest"."""
     if order not in ("newest", "oldest"):
         raise InvalidSetting(
             f"order must be 'newest' or 'oldest', not {shown(order)}", field="order"

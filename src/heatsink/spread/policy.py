@@ -75,17 +75,17 @@ class BucketRules(CheckedStruct, frozen=True):
         return min(max(ceil(units_s / self.bucket_units_s), 1), self.buckets_max)
 
     def cool_down_after(self, epochs: int) -> float:
-        """The cool-down, in seconds, of a key whose layout has this many epochs."""
+        """Return the cool-down, in seconds, of a key whose layout has this many epochs."""
         return self.cool_down_s * 2.0 ** (epochs // EPOCHS_PER_DOUBLING)
 
 
 def suffers_from(heat: KeyHeat, rules: BucketRules, buckets: int = 1) -> Culprit | None:
-    """Why a key is throttled: "key" for its own load, "partition" for the load of other keys.
+    """Return why a key is throttled: "key" (its own load) or "partition" (the load of other keys).
 
     Returns None if the key is hardly throttled. A key that fills less than half a bucket normally
     does not make a partition hot. The exception is a key that, as the store reports, makes up most
-    of its partition's load. If other keys in the same partition are the cause, more buckets do not
-    help. Then only the store can help, by splitting the partition.
+    of its partition's load. If other keys in the same partition are the cause, more buckets for
+    this key do not help. Then only the store can help, by splitting the partition.
     """
     if heat.throttles_s <= THROTTLED_SHARE * heat.writes_s:
         return None
@@ -99,7 +99,7 @@ def _is_most_of_its_partition(heat: KeyHeat, buckets: int) -> bool:
 
 
 class KeyObservation(msgspec.Struct, frozen=True):
-    """What the policy decides from: heat windows, oldest first, and current layouts and pins."""
+    """The input of the policy: heat windows, oldest first, and current layouts and pins."""
 
     windows: list[WindowHeat]
     layouts: Mapping[str, Layout]
@@ -126,7 +126,7 @@ class _Memory:
 
 
 class BucketPolicy:
-    """Adds buckets as soon as a rate or its forecast needs them; removes them after a cool-down.
+    """Adds buckets when a rate or its forecast needs them, and removes them after a cool-down.
 
     A forecast may ask for more buckets than the rate needs in the end. `_trim` removes such buckets
     as soon as the rate no longer rises. Pinned keys keep their number of buckets.

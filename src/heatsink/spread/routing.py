@@ -1,7 +1,7 @@
 """Routing: mint a row's id and compute its partition from the view, without I/O.
 
 If the view does not yet cover an id's time, the synchronous functions raise `PastHorizon`. The
-asynchronous functions renew the view instead. So an append first calls `fresh`. It awaits
+asynchronous functions renew the view instead. So an append first calls `fresh`. The append awaits
 `fresh_later` only if `fresh` has raised `PastHorizon`.
 """
 
@@ -110,7 +110,7 @@ class Router:
         return max(now_ms, horizon_ms - self._registry.behind_ms_max)
 
     def place(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
-        """The partition key of an id, and the epoch that places the id there.
+        """Return the partition key of an id, and the epoch that places the id there.
 
         Raises `PastHorizon` if the view does not cover the id's time.
         """
@@ -137,7 +137,7 @@ class Router:
         return self.place(key, raw, time_ms)
 
     def id_from(self, value: object) -> tuple[bytes, int]:
-        """An id that the caller passed, as a pair of its bytes and its time."""
+        """Return an id that the caller passed, as a pair of its bytes and its time."""
         raw = self.scheme.raw(value)
         return raw, self.scheme.time_ms(raw)
 
@@ -158,7 +158,7 @@ class PageCache(Protocol):
         fresh_for: float,
         stale_for: float,
     ) -> Page:
-        """The cached page or, if there is none, the result of `load`.
+        """Return the cached page or, if there is none, the result of `load`.
 
         `page` holds the arguments of the read: another tuple means another page.
         """
@@ -209,10 +209,11 @@ class Parts:
             self.registry.check()
 
     async def confirm_absence(self, key: str, deadline_s: float) -> None:
-        """After a read that found nothing, raise if the store was wiped.
+        """Raise if the store was wiped. Call this after a read that found nothing.
 
-        A process with a fresh view has noticed a wipe. A view may be old because the process slept
-        or could not reach the registry. Then the view is renewed first, which costs a request.
+        If the view is fresh, this process would have noticed a wipe. If the view is old, because
+        the process slept or could not reach the registry, the call first renews the view. That
+        costs one request.
         """
         if not self.registry.is_fresh():
             await self.backoff.call(self.registry.renew_shared, key, deadline_s)

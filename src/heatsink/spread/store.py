@@ -61,7 +61,7 @@ class LogStore(Protocol):
         """
 
     async def get(self, partition: str, raw: bytes) -> Row | None:
-        """The row with this id; None if there is none, or if it expired or was deleted."""
+        """Return the row with this id; None if there is none, or if it expired or was deleted."""
 
     async def query(self, partition: str, ask: Ask) -> Answer: ...
 
@@ -75,7 +75,7 @@ class LogStore(Protocol):
         """Remove all rows, tombstones and counters of a partition. Returns the number of rows."""
 
     def scan(self) -> AsyncIterator[tuple[str, Row]]:
-        """All rows of all partitions, including tombstones, in any order."""
+        """Iterate over all rows of all partitions, including tombstones, in any order."""
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """One process's totals of one counter. Both totals only grow, so the larger ones are newer."""
+    """One process's two totals of one counter. Both only grow, so larger totals are newer."""
 
     raised: int = 0
     lowered: int = 0
@@ -141,10 +141,10 @@ class CounterStore(Protocol):
         """
 
     async def totals(self, partitions: Sequence[str]) -> list[Total]:
-        """The counter's share in each of these partitions, all read at the same moment."""
+        """Return the counter's share in each of these partitions, all read at the same moment."""
 
     def shares(self) -> AsyncIterator[str]:
-        """All partitions that hold a share of a counter."""
+        """Iterate over all partitions that hold a share of a counter."""
 
     async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
         """Move the values of the shares `sources` to the share `target`.

@@ -2,10 +2,10 @@
 
 The latest event of a user and an author is in force, and the user's log is authoritative. The n-th
 event of a user and an author always has the same row id. So if several processes write that event
-at the same time, one process writes the row and the other processes find it. The event holds a
-token, which identifies two other writes: the row in the author's log and the add to the count of
-followers. So both writes can be repeated safely. Rows in the author's log have ids with the current
-time. So Heatsink can spread this log if an author gets many followers in a short time.
+at the same time, one process writes the row and the other processes find this row. The event holds
+a token. The token identifies two more writes: the row in the author's log, and the add to the count
+of followers. So both writes can be repeated safely. Rows in the author's log have ids with the
+current time. So Heatsink can spread this log if an author gets many followers in a short time.
 """
 
 from __future__ import annotations
@@ -160,11 +160,11 @@ class Graph:
         return found
 
     async def load_following(self, user: str) -> frozenset[str]:
-        """The authors that a user follows, read from the store."""
+        """Return the authors that a user follows, read from the store."""
         return frozenset([name async for name in self._current(Subject(Kind.FOLLOWING, user))])
 
     async def follower_count(self, author: str) -> int:
-        """The number of followers, from a cache. It may be some seconds old."""
+        """Return the number of followers, from a cache. The number may be some seconds old."""
         count: int = await self._cache.get_own(
             Subject(Kind.FOLLOWERS, author),
             lambda: self.load_follower_count(author),
@@ -174,15 +174,15 @@ class Graph:
         return count
 
     async def load_follower_count(self, author: str) -> int:
-        """The number of followers, read from the store."""
+        """Return the number of followers, read from the store."""
         return max(await self._counts.value(Subject(Kind.FOLLOWERS, author)), 0)
 
     def followers(self, author: str) -> AsyncIterator[str]:
-        """All followers. A user who followed several times may be returned more than once."""
+        """Iterate over all followers. A user who followed several times may come more than once."""
         return self._current(Subject(Kind.FOLLOWERS, author))
 
     async def some_followers(self, author: str, count: int) -> list[str]:
-        """A sample of at most `count` followers, from a few stretches of the author's log.
+        """Return a sample of at most `count` followers, from a few stretches of the author's log.
 
         One stretch holds the newest followers. The other stretches begin at random times.
         """

@@ -2,8 +2,8 @@
 
 The mode of a post is a function of its author and of the time in its id. The registry stores an
 author's mode like the layout of a key: one bucket means push, two mean pull. So the closed time
-makes all processes agree on the mode, and a change of mode loses no post and shows none twice.
-`Choice` reviews an author's mode at each post, by the number of followers and by the cost that
+makes all processes agree on the mode, and a change of mode loses no post and shows none twice. At
+each post, `Choice` reviews the author's mode. It uses the number of followers, and the cost that
 `CostMeter` measures.
 """
 
@@ -51,15 +51,15 @@ class AuthorMode(NamedTuple):
 
 
 def mode_of(author: str) -> Subject:
-    """The subject in the registry whose layout stores an author's mode."""
+    """Return the subject in the registry whose layout stores an author's mode."""
     return Subject(Kind.AUTHOR, author)
 
 
 class Modes:
     """Reads and changes the modes of authors in the registry.
 
-    `reach` renews the registry's view until the view holds all epochs up to a time. `reach_buckets`
-    waits until a key's layout has a given number of buckets.
+    The function `reach` renews the registry's view until the view holds all epochs up to a time.
+    `reach_buckets` waits until a key's layout has a given number of buckets.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Modes:
         self._reach_buckets = reach_buckets
 
     async def know(self, posts: Iterable[tuple[str, int]]) -> None:
-        """Make sure that `at` is exact for these posts, given as pairs (author, time).
+        """Make sure that `at` is exact for these posts. `posts` are pairs (author, time).
 
         If necessary, this renews the view.
         """
@@ -83,11 +83,11 @@ class Modes:
             await self._reach(max(unknown))
 
     def now(self, author: str) -> str:
-        """The mode in the author's newest epoch, according to this process's view."""
+        """Return the mode in the author's newest epoch, according to this process's view."""
         return _mode(self._registry.view.layout(mode_of(author).text).buckets)
 
     def at(self, author: str, time_ms: int) -> str:
-        """The mode of the post that the author made at `time_ms`.
+        """Return the mode of the post that the author made at `time_ms`.
 
         The result is exact for times below this process's horizon.
         """
@@ -101,19 +101,19 @@ class Modes:
         return pin.reason if pin else "few followers"
 
     def since_ms(self, author: str) -> int:
-        """The time from which the newest mode applies; 0 if the mode never changed."""
+        """Return the time from which the newest mode applies; 0 if the mode never changed."""
         return self._registry.view.layout(mode_of(author).text).epochs[-1].start_ms
 
     def wanted(self, author: str) -> str | None:
-        """The mode that was decided last. It may not be in effect yet.
+        """Return the mode that was decided last. It may not be in effect yet.
 
-        None if no mode was ever decided.
+        Returns None if no mode was ever decided.
         """
         pin = self._registry.view.pins.get(mode_of(author).text)
         return _mode(pin.value or 1) if pin else None
 
     async def take_effect(self, author: str) -> None:
-        """If the last decision for the author is pull, wait until it is in effect.
+        """Wait until the last decision for the author is in effect, if this decision is pull.
 
         A decision takes effect within about a second. A change to push needs no wait: until it is
         in effect, posts are pulled, which costs little.
@@ -122,7 +122,7 @@ class Modes:
             await self._reach_buckets(mode_of(author).text, BUCKETS[PULLED])
 
     def decided(self) -> list[AuthorMode]:
-        """The authors with a decided mode, the latest change first.
+        """Return the authors with a decided mode, the latest change first.
 
         All other authors are pushed.
         """
@@ -182,9 +182,9 @@ class CostMeter:
         self._now_ms = now_ms
 
     async def cost(self, author: str, followers: int, costly_writes_s: float = 0.0) -> PostingCost:
-        """The cost of the author's posts.
+        """Return the cost of the author's posts.
 
-        Reads are not measured if pushing would write far fewer homes per second than
+        Reads are not measured if pushing the posts would write far fewer homes per second than
         `costly_writes_s`.
         """
         if followers * POSTS_S_MAX < costly_writes_s:
@@ -201,7 +201,10 @@ class CostMeter:
         return cost._replace(reads_s=None if one_s is None else one_s * followers)
 
     async def posts_s(self, author: str) -> float:
-        """Posts per second since the 20th-last post; 0 while the author has fewer than 10 posts."""
+        """Return the posts per second since the 20th-last post.
+
+        The result is 0 while the author has fewer than 10 posts.
+        """
         posts_s: float = await self._cache.get_own(
             Subject(Kind.CACHED, f"rate/{author}"),
             lambda: self._posts_s(author),

@@ -1,9 +1,10 @@
 """Push or pull: decided by an author's number of followers and by the cost of pushing.
 
 Authors whose followers reach a threshold are pulled. Authors below the threshold are pulled if
-pushing costs far more than their followers' reads: `posts/s × followers` homes written per second,
-compared with homes read per second. Both rules switch back to push only well below the limit, so
-that modes do not flap. The reason of a change begins with the rule that caused it.
+pushing costs far more than their followers' reads. The cost of pushing is `posts/s × followers`
+homes written per second. It is compared with the number of homes read per second. Both rules switch
+back to push only well below the limit, so that modes do not flap. The reason of a change begins
+with the rule that caused it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class ModeLimits(NamedTuple):
 
 
 def wanted_mode(author: Author, limits: ModeLimits) -> tuple[str, str] | None:
-    """The mode to change to, and the reason. None if the mode should not change."""
+    """Return the mode to change to, and the reason. None if the mode should not change."""
     if author.is_pulled_by_cost:
         return _of_costly(author, limits)
     pulled = author.mode == PULLED

@@ -36,9 +36,9 @@ class HomeStore(Protocol):
         """
 
     async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
-        """At most `limit` entries that are older than `below`, newest first.
+        """Return at most `limit` entries that are older than `below`, newest first.
 
-        None if the home was never built, or was lost.
+        Returns None if the home was never built, or was lost.
         """
 
     async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
@@ -48,7 +48,7 @@ class HomeStore(Protocol):
         """Remove an author's entries from a home. The next read rebuilds the home."""
 
     async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
-        """Seconds since each home was last read or created. None for a home that does not exist."""
+        """Return the seconds since each home was last read or created; None for a missing home."""
 
 
 class Stored(Protocol):
@@ -130,6 +130,6 @@ class FanOut(Protocol):
 
 
 def slot_of(user: str) -> int:
-    """The slot of a user's home. One call can push a post to many users of the same slot."""
+    """Return the slot of a user's home. One call can push a post to many users of the same slot."""
     digest = blake2b(user.encode(), digest_size=4, person=b"home").digest()
     return int.from_bytes(digest, "big") % HOME_SLOTS

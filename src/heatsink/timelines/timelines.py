@@ -159,15 +159,15 @@ class Timelines:
         return is_new
 
     async def followers(self, author: str) -> int:
-        """The number of followers of an author: `await hs.timelines.followers("bob")`"""
+        """Return the number of followers of an author: `await hs.timelines.followers("bob")`"""
         return await self._graph.follower_count(_check_name("author", author))
 
     async def following(self, user: str) -> list[str]:
-        """The authors that a user follows, sorted: `await hs.timelines.following("alice")`"""
+        """Return a user's authors, sorted: `await hs.timelines.following("alice")`"""
         return sorted(await self._graph.following(_check_name("user", user)))
 
     def authors(self) -> list[AuthorMode]:
-        """The authors whose mode was ever decided, the latest change first.
+        """Return the authors for whom a mode was ever decided, the latest change first.
 
         All other authors are pushed. Example::
 
@@ -178,11 +178,11 @@ class Timelines:
     # -- posting ---------------------------------------------------------------------------
 
     async def post(self, author: str, body: bytes, *, id: Any = None) -> Post:
-        """Store a post and, if its author is pushed, queue its push to all followers.
+        """Store a post. If the author is pushed, also queue the push to all followers.
 
         A call with an `id` may be repeated: all such calls store one post. In the result, `batch`
-        is the id of the batch that pushes the post. Raises `Conflict` if the id has another body,
-        `Deleted` if its post was deleted::
+        is the id of the batch that pushes the post. Raises `Conflict` if the id was used with
+        another body, and `Deleted` if the post with this id was deleted::
 
             post = await hs.timelines.post("bob", b"hello")
             await hs.bulk.wait(post.batch)  # only to see it arrive
@@ -236,12 +236,12 @@ class Timelines:
         await self._modes.set_threshold(followers, check_text("reason", reason, 400))
 
     async def unpin(self, author: str) -> None:
-        """Let followers and cost decide about an author again: `await hs.timelines.unpin("bob")`"""
+        """Let Heatsink choose an author's mode again: `await hs.timelines.unpin("bob")`"""
         mode = self._modes.now(_check_name("author", author))
         await self._modes.change(author, mode, "unpinned: followers and cost decide")
 
     async def explain(self, author: str) -> str:
-        """Why an author is pushed or pulled, and what pushing would cost now, in words.
+        """Say in words why an author is pushed or pulled, and what pushing would cost now.
 
         Example::
 
@@ -269,7 +269,7 @@ class Timelines:
     # -- reading ---------------------------------------------------------------------------
 
     async def home(self, user: str, *, limit: int = 50, cursor: str | None = None) -> HomePage:
-        """The newest posts of all authors that `user` follows, in the order of their ids.
+        """Return the newest posts of all authors that `user` follows, in the order of their ids.
 
         Posts with the same id are ordered by author. Raises `InvalidCursor` if `cursor` is not from
         an earlier page::

@@ -2,8 +2,8 @@
 
 `LittlesLaw` is the default: it computes how many workers the work needs, and stops when more
 workers add no throughput. `Exponential`, `Congestion` and `TimeDecay` look only at the number of
-runnable items per worker. They are the three experiments of the article that this queue is modelled
-on, kept for comparison.
+runnable items per worker. This queue is modelled on an article, and these laws are the article's
+three experiments. They are kept for comparison.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SlowStart:
         self._first = None
 
     def judge(self, load: Load, last: Load | None) -> bool | None:
-        """Return True if items take no longer than with fewer workers.
+        """Return True if items take no longer than before the workers doubled.
 
         Return False and set `knee` if items take longer. Return None until enough items have been
         measured.
@@ -143,10 +143,10 @@ class Knee:
 
     By Little's law, throughput is the number of items in flight divided by the service time. So if
     a downstream service is at its limit, service times grow with the number of workers. First the
-    number of workers doubles until service times grow. So for one or two turns of the coordinator
-    there may be twice as many workers as at the knee. After that, every step up is small and is
-    measured before the next step. Service times vary. So if a step seems to add no throughput, the
-    throughput before and after the step is measured longer.
+    law doubles the number of workers until service times grow. So for one or two turns of the
+    coordinator there may be twice as many workers as at the knee. After that, the law adds few
+    workers at a time, and measures the effect before it adds more. Service times vary. So if a step
+    seems to add no throughput, the throughput before and after the step is measured longer.
     """
 
     def __init__(self, probe_again_s: float) -> None:
@@ -167,7 +167,7 @@ class Knee:
         self._start.rest()
 
     def is_untested(self, workers: int) -> bool:
-        """Whether the workers have doubled to `workers` and the effect is not yet measured."""
+        """Return whether the workers doubled to `workers` and the effect is not measured yet."""
         return self._start.knee is None and 0 < self._proven < workers
 
     def allow(self, load: Load, last: Load | None, wanted: int) -> tuple[int, str]:

@@ -53,7 +53,7 @@ class WorkerPolicy:
         self._partitions: dict[int, _Partition] = {}
 
     def adopt(self, law: str, rules: WorkerRules) -> None:
-        """Use this law and these rules from now on. A change drops what the old law measured."""
+        """Use this law and these rules from now on. After a change, all measurements start anew."""
         if (LAWS[law], rules) != (self._law, self._rules):
             self._law, self._rules = LAWS[law], rules
             for partition in self._partitions.values():

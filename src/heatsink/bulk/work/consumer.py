@@ -150,7 +150,8 @@ class Consumer:
     def lost_items(self) -> int:
         """The number of items that batches have lost, as of this process's last check.
 
-        Only the owner of the first partition checks the batches. Other processes report 0.
+        Only the owner of the first partition checks the batches. In other processes the number is
+        0.
         """
         return self._housekeeping.lost_items
 
@@ -163,7 +164,7 @@ class Consumer:
         """Run items until `stop` is called, then give up the partitions and return.
 
         The lifespan of the `Actions` surrounds all of this. Raises `Closed` if the client is closed
-        meanwhile, and what the lifespan raises::
+        meanwhile. Errors of the lifespan are raised, too::
 
             running = asyncio.create_task(hs.worker(actions).run())
         """
@@ -194,7 +195,7 @@ class Consumer:
             raise Closed("the client was closed while its worker ran: stop the worker first")
 
     def stop(self) -> None:
-        """Make `run` return, after it has finished running items and given back all other items.
+        """Make `run` finish its running items, give back all other items, and return.
 
         Example::
 

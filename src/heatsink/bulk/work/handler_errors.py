@@ -1,9 +1,9 @@
 """Reports the exceptions of handlers to the hooks, with their tracebacks, at a bounded rate.
 
-The first exception of each kind, that is, of each action and type of exception, is reported
-immediately. Further ones of this kind are counted. After `EVERY_S` seconds the next one is reported
-with that count. So a batch of a million items that all fail writes one traceback a minute. The
-answers `Fail`, `Retry` and `RateLimited` are chosen by the handler, and are not reported.
+Exceptions of one type in one action are of one kind. The first exception of each kind is reported
+immediately. Further exceptions of this kind are counted. After `EVERY_S` seconds the next one is
+reported with that count. So a batch of a million items that all fail writes one traceback a minute.
+A handler raises `Fail`, `Retry` and `RateLimited` on purpose, so these are not reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HandlerErrors:
         self._told: dict[tuple[str, type[BaseException]], _Told] = {}
 
     def note(self, context: Context, error: BaseException, is_final: bool) -> None:
-        """Report or count the exception of an item. `is_final`: there is no further attempt."""
+        """Report or count the exception of an item. `is_final` says that no attempt follows."""
         if isinstance(error, CHOSEN):
             return
         kind, now_s = (context.action, type(error)), self._clock.monotonic_s()

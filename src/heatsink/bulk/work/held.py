@@ -7,7 +7,8 @@ Redis slot that keeps the rate limit's state. It claims items and reserves times
 advance, with one call for all lanes, so that a fast lane does not need a call per start. An item
 begins when its start time has come and a worker is free. A start time that is not used within
 `LATE_MS` expires, and its item waits for another start time. So delays in this process never break
-the rate limit. If this process knows the slot's clock only roughly, it says so with each booking.
+the rate limit. If this process knows the slot's clock only roughly, it tells the slot with each
+booking how late its starts may be.
 """
 
 from __future__ import annotations
@@ -204,8 +205,8 @@ class HomeClock:
     more exact than one interval. A start within `window` is on time by the home slot's clock,
     however long the booking took. Without the estimate, starts that were booked before and after a
     slow answer could come closer together than the rate allows. After `ANSWERS` answers, the
-    estimate is used even if it is not exact. Then starts may be late by up to `late_s`. A booking
-    says so, and the limit keeps later starts at a greater distance.
+    estimate is used even if it is not exact. Then starts may be late by up to `late_s`. Each
+    booking states this delay, and the limit then leaves more time before later starts.
     """
 
     def __init__(self) -> None:
@@ -321,7 +322,7 @@ class Lane:
         return max(self.retry_s, self.starts[-1].from_s - LEAD_S if self.starts else 0.0)
 
     def lasts(self, now_s: float) -> bool:
-        """Whether a booking that begins now will probably end before the last booked start time."""
+        """Return whether a booking that begins now probably ends before the last booked start."""
         return bool(self.starts) and self.starts[-1].from_s > now_s + self.took_s
 
     def take(self, now_s: float, most: int) -> list[Place]:
@@ -360,10 +361,11 @@ class Lanes:
     async def book(self, room: int, run: int) -> None:
         """Book start times for the lanes that will soon have none.
 
-        `room` is the number of items that free workers can run. Further start times would expire,
-        although other partitions could have used them. A lane books for at most `run` items at a
-        time, so that all partitions get start times. A lane books for more than `run` items if its
-        booked start times would be used up before the store answers.
+        `room` is the number of items that free workers can run. More start times than that would
+        expire unused, although other partitions could have used them. A lane books for at most
+        `run` items at a time, so that all partitions get start times. The exception is a lane whose
+        booked start times would be used up before the store answers: this lane books for more than
+        `run` items.
         """
         now_s = self._clock.monotonic_s()
         soon = sum(lane.booked(now_s + READY_S) for lane in self._lanes.values())

@@ -406,7 +406,10 @@ class Job:
         return ", ".join(sorted({repr(held.slice.batch) for held, _ in self.places}))
 
     def may_take(self, held: Held) -> bool:
-        """Whether a slice's items may join this job, which has items of one action and tenant."""
+        """Return whether a slice's items may join this job.
+
+        All items of a job have the same action and tenant.
+        """
         mine, other = self.places[0][0].slice, held.slice
         return (mine.action, mine.tenant) == (other.action, other.tenant)
 

@@ -444,9 +444,9 @@ def _finish(waiter: asyncio.Future[None]) -> None:
 
 @dataclass
 class Tally:
-    """Totals since the process started. `waited_s` is the sum of items' times until their claim.
+    """Totals since the process started. `waited_s` is how long items waited, summed over all items.
 
-    An item's time begins when its batch is submitted.
+    An item waits from the submission of its batch until its claim.
     """
 
     claimed: int = 0
@@ -478,7 +478,7 @@ class WorkMeter:
             tally.waited_s += max(now_s - each.submitted_ms / 1000, 0.0) * each.count
 
     def sent(self, claimed: Slice, before: Outcome | None, now: Outcome) -> None:
-        """Count the items with an outcome in `now` but not in `before`, the outcome sent before."""
+        """Count the items that have an outcome in `now` but had none in `before`, sent earlier."""
         tally = self._tally(claimed)
         old = before.marks if before else ""
         tally.done += now.marks.count(DONE) - old.count(DONE)

@@ -239,7 +239,7 @@ class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
         return max(DAY_S - self.hours * 3_600, 0.0) / 2
 
     def rate(self, second: float) -> float:
-        """The rate at a time, in seconds after midnight."""
+        """Return the rate at a time, in seconds after midnight."""
         return self.peak * (
             self.trough + (1 - self.trough) * (1 - cos(2 * pi * second / DAY_S)) / 2
         )

@@ -82,7 +82,7 @@ class RedisKeys(msgspec.Struct, frozen=True):
         return f"{{{self.prefix}}}:registry:pair"
 
     def log(self, incarnation: str) -> str:
-        """The name of the stream that carries the registry's log, as signed `LogEntry`s.
+        """Return the name of the stream that carries the registry's log, as signed `LogEntry`s.
 
         The id of an entry in the stream is the entry's version. The stream expires when no leader
         has written to it for a while.

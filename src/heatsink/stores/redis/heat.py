@@ -121,7 +121,7 @@ def decoded(fields: list[bytes] | None) -> Report:
 
 
 def order_of(id: bytes) -> tuple[int, int]:
-    """The id of a stream's entry as a pair of numbers, which are in the order of the stream."""
+    """Return the id of a stream's entry as two numbers. Such pairs sort in the stream's order."""
     time_ms, _, sequence = id.partition(b"-")
     return int(time_ms), int(sequence)
 

@@ -116,7 +116,7 @@ class Update(msgspec.Struct, frozen=True):
     deletes: tuple[tuple[Path, Placeholder], ...]
 
     def targets(self) -> list[Path]:
-        """The paths that the update changes."""
+        """Return the paths that the update changes."""
         touched = (*self.sets, *self.adds, *self.deletes)
         return [*(path for path, _ in touched), *self.removes]
 
