@@ -98,7 +98,7 @@ class ImportedOnUse(MutableMapping[str, click.Command]):
 
 
 class Commands(click.Group):
-    """The root command: it prints an error in one line, and nothing after Ctrl-C or SIGTERM.
+    """The root command. It prints errors in one line, and prints nothing after Ctrl-C or SIGTERM.
 
     After Ctrl-C or SIGTERM a command can clean up. Services, which run until a signal, handle both
     signals themselves.

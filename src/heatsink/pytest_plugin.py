@@ -1,4 +1,4 @@
-"""The pytest plugin of Heatsink: the fixture `dynamodb`. pytest loads it by an entry point."""
+"""The pytest plugin of Heatsink: the fixture `dynamodb`. An entry point makes pytest load it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """`attach`: existing code on boto3, aiobotocore or PynamoDB uses spread tables without a change.
 
-botocore emits `before-send.dynamodb.*` with each signed request in wire form. All clients pass
-there: boto3's clients, resources, paginators and waiters, aiobotocore, aioboto3 and PynamoDB. A
-request that the core does not adapt goes on as it is. For any other request the core makes upstream
-calls through the same client, past this hook, and the hook returns the answer in their place.
+botocore emits `before-send.dynamodb.*` with each signed request in wire form. The requests of all
+clients pass through this event: boto3's clients, resources, paginators and waiters, aiobotocore,
+aioboto3 and PynamoDB. A request that the core does not adapt goes on unchanged. For any other
+request, the core makes upstream calls through the same client, without this hook. Then the hook
+returns the core's answer in place of DynamoDB's.
 
-botocore retries an answer of the hook as it retries one of DynamoDB. A throttled upstream call is
-sent again a few times before that, since one call of many would otherwise repeat them all.
+If the hook's answer is an error, botocore retries it like an error of DynamoDB. Before that, the
+hook itself sends a throttled upstream call again a few times. Otherwise one throttled call among
+many would repeat them all.
 """
 
 from __future__ import annotations
@@ -53,14 +55,14 @@ def attach(
     registry: str,
     **settings: Unpack[ConnectOptions],
 ) -> Attachment:
-    """Let existing code use spread tables: all its DynamoDB calls go through Heatsink from now on.
+    """Let existing code use spread tables. From now on, its DynamoDB calls go through Heatsink.
 
     `target` is a client, a resource or a Table of boto3, a client of aiobotocore or aioboto3, a
-    session of any of them (then all DynamoDB clients that it makes later), or a model or connection
-    of PynamoDB. `tables` declares the tables; all other tables are left alone. `registry` is the
-    URL of a store for Heatsink's registry, `settings` are those of `heatsink.connect`. Call `close`
-    on the result at the end. Raises `InvalidSetting` for a table that cannot be spread as
-    declared::
+    session of any of them, or a model or connection of PynamoDB. If `target` is a session, all
+    DynamoDB clients that it makes later are attached. `tables` declares the spread tables. Calls on
+    all other tables stay as they are. `registry` is the URL of a store for Heatsink's registry,
+    `settings` are those of `heatsink.connect`. Call `close` on the result at the end. Raises
+    `InvalidSetting` for a table that cannot be spread as declared::
 
         attachment = attach(boto3.client("dynamodb"), tables=[chat], registry="dynamodb://registry")
     """
@@ -154,7 +156,7 @@ class Attachment:
     def pin(self, table: str, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat.
 
-        Raises as `explain` does, and if the table's adoption is not complete::
+        Raises the errors of `explain`, and also raises if the table's adoption is not complete::
 
             attachment.pin("chat", "room-7", buckets=8, reason="launch at noon")
         """
@@ -170,7 +172,7 @@ class Attachment:
     def unpin(self, table: str, key: str) -> None:
         """Remove a key's pin, so that the policy sets its buckets again.
 
-        Raises as `explain` does::
+        Raises the errors of `explain`::
 
             attachment.unpin("chat", "room-7")
         """
@@ -193,7 +195,7 @@ class Attachment:
     def close(self) -> None:
         """Detach, and close Heatsink's client. Your own clients stay usable: `attachment.close()`
 
-        From then on, requests reach the tables as they are: items in buckets are not found.
+        From then on, requests reach the tables unchanged: they do not find items in buckets.
         """
         for events in self._sessions:
             events.unregister(CREATING, self._extend)

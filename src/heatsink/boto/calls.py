@@ -33,8 +33,8 @@ THROTTLES = {
 class Calls:
     """Sends operations on the table through `table.meta.client`. Raises `Throttled` for throttling.
 
-    This client takes and returns the same values as the application's Table resource, and retries
-    as the application configured it. Unlike the resource, the client is thread-safe.
+    This client takes and returns the same values as the application's Table resource. It retries
+    calls as the application has configured. Unlike the resource, the client is thread-safe.
     """
 
     def __init__(self, boto_table: Any, background: Background) -> None:
@@ -133,7 +133,7 @@ class Background:
     def note_throttle(self, key: str, bucket: int | None) -> None:
         """Count a throttled call as heat if the bucket belongs to the key's newest epoch.
 
-        Throttling in an older bucket does not count, because new buckets would not help against it.
+        Throttling in an older bucket does not count, because new buckets would not prevent it.
         """
         if self.view.layout(key).epochs[-1].uses(bucket):
             self.tracker.record_throttle(key)
@@ -185,7 +185,7 @@ class Background:
             self._loop.call(self._backoff.call, publish, "", self._backoff.deadline_s())
 
     def may_spread(self, subject: Subject) -> bool:
-        """Return whether the leader may give a subject several buckets. Renews the view if not."""
+        """Return whether the leader may spread a subject. If the view says no, renew it first."""
         if not Adoptions(self.view).allow(subject):
             self.renew()
         return Adoptions(self.view).allow(subject)
@@ -197,7 +197,7 @@ class Background:
         self._loop.call(self._clock.sleep, seconds)
 
     def start_layout(self, key: str) -> Future[Layout]:
-        """Start to read a key's layout from the registry's store, and return its future.
+        """Start to read a key's layout from the registry's store, and return the layout's future.
 
         Meanwhile the caller queries the buckets that it knows.
         """

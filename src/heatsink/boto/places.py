@@ -1,8 +1,8 @@
 """Finds the bucket of an item of an existing table, from its keys and the registry's view.
 
 Programs without Heatsink write every row under the bare key, whatever the layout says. So reads
-query the bare key along with the buckets, until an operator declares the table's **adoption**
-complete, that is, no such program writes any more. The registry records the time of this
+query the bare key along with the buckets. They do so until an operator declares the table's
+**adoption** complete: no such program writes any more. The registry records the time of this
 declaration. Rows from before that time may be *strays*: rows that are under the bare key although
 their layout puts them elsewhere. Strays stay readable. Newer rows are where their layout puts them.
 """
@@ -34,8 +34,8 @@ SLACK_MS = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and times agr
 class KeyPlaces:
     """Finds the buckets of items, from any thread.
 
-    It reads the view's horizon before the layouts. So the layouts are at least as new as the
-    horizon.
+    A `KeyPlaces` always reads the view's horizon before the layouts. So the layouts are at least as
+    new as the horizon.
     """
 
     def __init__(self, table: str, time_of: TimeOf, background: Background) -> None:
@@ -55,7 +55,8 @@ class KeyPlaces:
     def bucket(self, key: str, sort: Any) -> int | None:
         """Return the bucket into which an item is written; None means the bare key.
 
-        If the item's time is past the view's horizon, this waits until the horizon has reached it.
+        If the item's time is past the view's horizon, this waits until the horizon has reached that
+        time.
         """
         time_ms = self.time_of(sort)
         if time_ms >= self._view.horizon_ms:
@@ -84,7 +85,7 @@ class KeyPlaces:
         return [bucket, None] if may_stray else [bucket]
 
     def span_of(self, lowest: Any, highest: Any) -> tuple[int | None, int | None]:
-        """Return the first and last time that a range of sort keys may cover; None: no bound."""
+        """Return the first and last time that a range of sort keys may cover (None: no bound)."""
         from_ms, to_ms = self._bound(lowest), self._bound(highest)
         return (
             None if from_ms is None else from_ms - SLACK_MS,
@@ -114,9 +115,10 @@ class KeyPlaces:
 
 
 class Adoption:
-    """Finds in the view since when a table is fully adopted; cached until the view changes.
+    """Finds in the view since when a table's adoption is complete, and caches the result.
 
-    `registry.adoption` says how the registry stores this time.
+    The cached result is valid until the view changes. `registry.adoption` says how the registry
+    stores this time.
     """
 
     def __init__(self, table: str, view: View) -> None:
@@ -126,7 +128,7 @@ class Adoption:
 
     @property
     def complete_ms(self) -> float:
-        """The time from which on no row is a stray; infinite while the adoption is not complete."""
+        """The time after which no row is a stray; infinite while the adoption is not complete."""
         version = self._view.version
         if self._seen[0] != version:
             self._seen = (version, completed_ms(self._view, self._table))
@@ -180,7 +182,8 @@ class ReadPlan(Layout):
     def overlapping(self, from_ms: int | None, to_ms: int | None) -> tuple[Epoch, ...]:  # noqa: ARG002
         """Return the epochs of the query's time span.
 
-        The parameters are ignored: callers take them from ids, and sort keys are no ids.
+        The parameters are ignored: callers compute them from ids, but here sort keys stand in for
+        ids.
         """
         return super().overlapping(*self._span)
 

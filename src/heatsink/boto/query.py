@@ -1,7 +1,7 @@
 """Queries of one key over all its buckets, in the order of the sort keys.
 
-`spread.gather` plans how many rows to query from which bucket. Here it gets sort keys in place of
-ids.
+`spread.gather` plans how many rows to query from which bucket. This module passes it sort keys in
+place of ids.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TableKeys:
 class Asked:
     """A parsed `Key(...)` condition: the partition key, and a range of sort keys.
 
-    `lowest` and `highest` belong to the range; None means no bound.
+    `lowest` and `highest` are part of the range. None means no bound.
     """
 
     key: str

@@ -79,7 +79,7 @@ class Table:
         """Write an item, or replace the item with the same keys.
 
         Raises `InvalidSetting` for a missing key or an unknown parameter, `InvalidId` if the sort
-        key carries no time or one in the future, and `Overloaded` if all retries are throttled::
+        key has no time or a time in the future, and `Overloaded` if all retries are throttled::
 
             table.put_item(Item={"room": "r1", "at": "2026-11-15T12:00:00.000Z", "text": "hey"})
         """
@@ -169,7 +169,8 @@ class Table:
     def batch_writer(self, **others: Any) -> BatchWriter:
         """Return a context manager that batches puts and deletes.
 
-        Of several writes to one item only the last is sent, as in boto3 with `overwrite_by_pkeys`.
+        If there are several writes to one item, only the last one is sent, as in boto3 with
+        `overwrite_by_pkeys`.
 
         Example::
 
@@ -263,9 +264,9 @@ class Table:
 class BatchWriter:
     """`with table.batch_writer() as batch`: many puts and deletes in few requests, with retries.
 
-    Of several writes to one item only the last is sent, since DynamoDB allows one write of an item
-    per batch. All items of a batch go to one bucket, so that a throttled bucket does not delay
-    other buckets::
+    If there are several writes to one item, only the last one is sent, since DynamoDB allows only
+    one write of an item per batch. All items of a batch go to one bucket, so that a throttled
+    bucket does not delay other buckets::
 
         with table.batch_writer() as batch:
             batch.delete_item(Key={"room": "r1", "at": "2026-11-15T12:00:00.000Z"})

@@ -1,1 +1,1 @@
-"""Balances a Redis or Valkey Cluster by heat: looks at its slots, plans moves, and makes them."""
+"""Balances a Redis or Valkey Cluster by heat: measures its slots, plans moves, moves slots."""

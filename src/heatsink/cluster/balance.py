@@ -1,4 +1,4 @@
-"""Measures a cluster, plans, and moves slots: once, or again and again under a lease.
+"""Measures a cluster, plans moves, and moves slots: once, or repeatedly under a lease.
 
 `ClusterMeter` reads the counters once a window. `Balancer` is a loop for the coordinator: only the
 leader runs it, and it records every migration as a decision with its reason.
@@ -100,7 +100,7 @@ class Totals(msgspec.Struct):
 class Balancer:
     """Keeps a cluster balanced: measures, plans, moves. The leader calls `run_once` in each turn.
 
-    A turn takes as long as its migrations. So run it beside the other loops (`BackgroundLoop`).
+    A turn takes as long as its migrations. So run it in a `BackgroundLoop`, beside the other loops.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Balancer:
     async def run_once(self, may_move: bool = True) -> list[Decision]:
         """Take a turn if the last one was at least a window ago. Returns what has moved.
 
-        If it may not move slots, it only measures and plans.
+        If this balancer may not move slots, it only measures and plans.
         """
         if not self.is_due:
             return []
@@ -183,7 +183,7 @@ class Balancer:
 
 
 def moved_in(load: ClusterLoad, report: MoveReport) -> ClusterLoad:
-    """Return the load once the slots of a report have their new owner."""
+    """Return the load as it is when the slots of a report have their new owner."""
     if report.error:
         return load
     moved, target = frozenset(report.job.slots), report.job.target
@@ -199,8 +199,8 @@ def moved_in(load: ClusterLoad, report: MoveReport) -> ClusterLoad:
 class ClusterWatch:
     """Watches a cluster while this process leads, and balances it if the settings say so.
 
-    What fails is kept as `trouble`, for the dashboard: a cluster that is down must not keep the
-    leader from its other work.
+    A failure is not raised. It is kept in `trouble`, for the dashboard, since a cluster that is
+    down must not stop the other work of the leader.
     """
 
     def __init__(

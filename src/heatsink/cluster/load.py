@@ -1,10 +1,10 @@
 """How busy the nodes and slots of a cluster are, from the counters that the nodes keep.
 
-A node counts, for each of its slots, CPU time and bytes since it began to count. `SlotRates` turns
-two readings of these counters into rates. It takes the median of the last windows, so that one busy
-second does not count. It compares the counters of each node with those of the same node, so that a
-replica that becomes a primary keeps its counters. A counter that went down, or that of a slot which
-is new on its node, begins at zero again.
+Each node counts the CPU time and the bytes of each of its slots. `SlotRates` turns two readings of
+these counters into rates. It takes the median of the last windows, so that one busy second does not
+count. It compares a node's counters only with earlier counters of the same node. So a replica that
+becomes a primary keeps its counters. If a counter went down, or if a slot is new on its node,
+counting begins at zero again.
 
 Servers count the time in which they run the commands of a slot. They also need time to read
 requests and to write answers, often several times as much. `SlotRates` divides the whole CPU time
@@ -64,9 +64,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What each replica has counted, by its id. `owner` is the id of its primary."""
 
     def counted_by(self, member: str, slot: int) -> SlotCounters | None:
-        """Return what this node had counted for the slot: zero if it did not have the slot.
+        """Return what this node had counted for the slot: zero if the slot was not on this node.
 
-        None if this snapshot does not know the node.
+        Returns None if this snapshot does not know the node.
         """
         of_owner = self.slots.get(slot)
         if of_owner is not None and of_owner.owner == member:
@@ -125,7 +125,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
 
 
 def usage_of(load: ClusterLoad, owners: Mapping[int, str] | None = None) -> list[NodeUsage]:
-    """Return how busy each node is. With `owners`, as if the slots still had these owners."""
+    """Return how busy each node is, or would be if the slots still had these `owners`."""
     nodes = {node.id: node for node in load.nodes}
     slots = dict.fromkeys(nodes, 0)
     cpu, net_s = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)

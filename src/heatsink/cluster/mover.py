@@ -1,10 +1,10 @@
 """Carries out moves of slots, one migration at a time, and stops where it is safe.
 
 The servers migrate a slot atomically (Valkey 9.0 or newer, `CLUSTER MIGRATESLOTS`): either the
-target owns all slots of the migration, or the source still does. So nothing has to be remembered
-here. If this process dies, the servers finish or undo the migration by themselves, and the next run
-waits for that. `Mover` never cancels a migration that it did not start, because a server can only
-cancel all of its migrations at once.
+target owns all slots of the migration, or the source still does. So this process need not store
+anything about a migration. If the process dies, the servers finish or undo the migration by
+themselves, and the next run waits for that. `Mover` never cancels a migration that it did not
+start, because a server can only cancel all of its migrations at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MovableCluster(Protocol):
 
 
 class Unsafe(Unavailable):
-    """No slot may move now: a node is failing, or somebody else moves slots. Try again later."""
+    """No slot may move now: a node is failing, or another program moves slots. Try again later."""
 
 
 class Mover:
@@ -77,10 +77,10 @@ class Mover:
         return self._limits.slots_per_hour - used
 
     async def recent(self) -> dict[int, float]:
-        """Return when slots moved last, as monotonic times, whoever moved them.
+        """Return the monotonic time of each slot's last move, whichever program moved it.
 
-        The servers remember their migrations. So a new process neither exceeds the hour's budget
-        nor moves a slot again before it has rested.
+        The servers remember their migrations. So a new process keeps to the hour's budget, and
+        moves no slot again before the slot has rested.
         """
         topology = await self._cluster.topology()
         self._remember(await self._cluster.migrations(topology))
@@ -96,8 +96,9 @@ class Mover:
     async def check(self) -> Topology:
         """Return the topology. Raises `Unsafe` if no slot may move now.
 
-        First confirms migrations that have ended, whoever started them: this process may have been
-        killed, or the answer to its order may have been lost.
+        First confirms all migrations that have ended, even those that this process does not know
+        of: an earlier process may have been killed, or the answer to its command may have been
+        lost.
         """
         topology = await self._cluster.topology()
         if topology.trouble:
@@ -131,7 +132,7 @@ class Mover:
     async def carry_out(self, job: Move, topology: Topology) -> None:
         """Migrate the slots of one job, and wait until they are safe on their new owner.
 
-        `topology` is the one that `check` returned. Raises `Unsafe` if the cluster has changed
+        `topology` is the topology that `check` returned. Raises `Unsafe` if the cluster has changed
         since the plan was made, and `Unavailable` if the migration fails. Then the source still
         owns the slots.
         """
@@ -222,8 +223,9 @@ async def carry_out_each(
 ) -> AsyncIterator[MoveReport]:
     """Carry out moves in order, and yield a report after each migration.
 
-    Stops at the first that fails, or when the budget is used up. Before each migration the cluster
-    is checked. A fail-over stops the rest, because the loads were measured before it.
+    Stops at the first move that fails, or when the budget is used up. Before each migration the
+    cluster is checked. After a fail-over the remaining moves are dropped, because the loads were
+    measured before the fail-over.
     """
     planned: set[str] | None = None
     for job in (job for move in moves for job in mover.jobs(move)):
@@ -255,8 +257,8 @@ def sorted_by_time(
 def commands_for(move: Move, topology: Topology, server: Server) -> str:
     """Return the shell commands with which a person carries out one move on this kind of server.
 
-    `Mover` itself moves slots only where one command moves them atomically. Elsewhere a move that
-    is interrupted leaves a slot half-way, and a person has to decide how to go on.
+    `Mover` itself moves slots only on servers where one command moves them atomically. On other
+    servers, an interrupted move leaves a slot half-way, and a person has to decide how to go on.
     """
     source, target = topology.known(move.source), topology.known(move.target)
     cli = "valkey-cli" if server.name.startswith("Valkey") else "redis-cli"

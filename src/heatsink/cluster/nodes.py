@@ -1,8 +1,8 @@
 """What the nodes of a Redis or Valkey Cluster say about themselves, read and parsed.
 
-`CLUSTER NODES` lists the nodes, their slots, and slots that a stopped migration left half-way.
-`CLUSTER SLOT-STATS` (Valkey 8.0 or newer, Redis 8.2 or newer) has the counters of each slot. Some
-servers keep only the number of keys, unless `cluster-slot-stats-enabled` is `yes`.
+`CLUSTER NODES` lists the nodes, their slots, and slots that an interrupted migration has left
+half-way. `CLUSTER SLOT-STATS` (Valkey 8.0 or newer, Redis 8.2 or newer) has the counters of each
+slot. Some servers keep only the number of keys, unless `cluster-slot-stats-enabled` is `yes`.
 """
 
 from __future__ import annotations
@@ -240,7 +240,8 @@ class ClusterNodes:
     async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> Snapshot:
         """Read the counters of all primaries and their replicas.
 
-        `cores` has the capacity of nodes, by address; 1 for the others.
+        `cores` has the capacity of nodes, by address. Nodes that are not in `cores` have a capacity
+        of 1.
         """
         primaries = topology.primaries
         members = [node for node in topology.nodes if not node.is_failing]
@@ -305,7 +306,7 @@ class ClusterNodes:
         return blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
 
     async def server(self, topology: Topology) -> Server:
-        """Return the oldest server among the primaries: what it is, and how it moves slots."""
+        """Return the kind and version of the oldest primary, and how it moves slots."""
         infos = await asyncio.gather(
             *(self.to(node).run("INFO", "server") for node in topology.primaries)
         )
@@ -342,7 +343,7 @@ class ClusterNodes:
         await self.to(topology.known(source)).run("CLUSTER", "CANCELSLOTMIGRATIONS", "ALL")
 
     async def confirm(self, owner: str, slot: int, topology: Topology) -> None:
-        """Wait until the new owner has what it was given on disk and on its replicas.
+        """Wait until the moved slots are on the new owner's disk and on its replicas.
 
         The servers confirm only writes of the same connection, so this writes a short-lived key
         into the slot first. Raises `Unavailable` if the confirmation does not come.
@@ -371,14 +372,14 @@ class ClusterNodes:
     async def lead(self, name: str, lease_ms: int, topology: Topology) -> bool:
         """Take or renew the lease of balancers, which is a key in the cluster itself.
 
-        Returns whether `name` holds it. The lease saves work, and safety does not depend on it: two
-        balancers at once find each other's migrations and stop.
+        Returns whether `name` holds the lease. The lease saves work, but safety does not depend on
+        it: if two balancers run at once, they find each other's migrations and stop.
         """
         owner = topology.known(topology.owners[key_slot(LEASE.encode())])
         return bool(await self.to(owner).run("EVAL", LEASE_SCRIPT, 1, LEASE, name, lease_ms))
 
     async def hottest_keys(self, slot: int, topology: Topology, most: int) -> list[str]:
-        """Return keys of a slot: the most used first if the server counts uses, else any.
+        """Return keys of a slot: the most used ones if the server counts uses, otherwise any keys.
 
         Servers count the uses of keys only with an LFU policy for `maxmemory-policy`.
         """
@@ -414,7 +415,7 @@ def text(answer: bytes | str) -> str:
 
 
 def text_or_hex(name: bytes) -> str:
-    """Return the name of a key for people; bytes that are no text as hexadecimal digits."""
+    """Return the name of a key for people. Bytes that are not text become hexadecimal digits."""
     try:
         return name.decode()
     except UnicodeDecodeError:
@@ -531,7 +532,7 @@ def pairs_of_lines(answer: bytes | str) -> dict[str, str]:
 
 
 def ailment_of(node: Node, replication: Mapping[str, Any], state: Mapping[str, str]) -> str:
-    """Say why no slot should move, from what a node says of itself; empty if it is well."""
+    """Return why no slot should move, by a node's own report; empty if the node is well."""
     if state.get("cluster_state", "ok") != "ok":
         return f"{node.address} says that the state of the cluster is {state['cluster_state']}"
     if replication.get("master_failover_state", "no-failover") != "no-failover":

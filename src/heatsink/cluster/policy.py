@@ -1,10 +1,10 @@
 """Which slots to move, and why: a pure planner for a Redis or Valkey Cluster.
 
 A node is as busy as its busiest resource: CPU or network. The planner takes slots from the busiest
-node and gives them to the coolest, one by one, while this makes the busier of the two less busy. Of
-moves that help about as much, it prefers those with fewer bytes, fewer writes and fewer new ranges
-of slots. A slot that makes up half of its node's load stays; its neighbours leave instead, so that
-the slot gets the node for itself.
+node and gives them to the coolest, one by one, while this makes the busier of the two less busy. If
+several moves help about equally, the planner prefers moves with fewer bytes, fewer writes and fewer
+new ranges of slots. A slot that makes up half of its node's load stays. The other slots of this
+node leave instead, so that the slot gets the node for itself.
 
 A slot cannot be divided. If one slot alone is busier than the mean node, it sets a *ceiling*: no
 move can make the busiest node less busy than this slot.

@@ -47,7 +47,7 @@ class SampledCluster:
         return await self._nodes.topology()
 
     async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> Snapshot:
-        """Sample all primaries at once, and add what they have spent since the last snapshot."""
+        """Sample all primaries at once, and add the CPU time and bytes since the last snapshot."""
         primaries = topology.primaries
         heard = await asyncio.gather(*(self._listen(node) for node in primaries))
         found: list[NodeCounters] = []

@@ -1,8 +1,8 @@
 """The core: DynamoDB's operations on declared tables, without I/O.
 
-`begin` starts an operation, given in wire form. It returns None if the request can go upstream as
-it is, and so can its answer. Otherwise it returns the operation's steps: a generator that asks for
-upstream calls and returns the answer for the application (see `protocol.py`).
+`begin` starts an operation, given in wire form. It returns None if the request and its answer can
+pass unchanged. Otherwise it returns the operation's *steps*: a generator that asks for upstream
+calls and returns the answer for the application (see `protocol.py`).
 
     steps = core.begin("GetItem", {"TableName": "chat", "Key": {…}})
 """
@@ -62,7 +62,7 @@ class Core:
         self._heat = heat
 
     def begin(self, operation: str, parameters: Body, size: int = 0) -> Steps | None:
-        """Start an operation; None if the request can pass upstream untouched.
+        """Start an operation and return its steps; None if the request can pass unchanged.
 
         `size` is the approximate size of the request in bytes, which counts as heat.
         """
@@ -79,7 +79,7 @@ class Core:
         return start(self, places, parameters, size)
 
     def observed(self, steps: Steps) -> Steps:
-        """Return the same steps, counted, with errors of the shared evaluator as responses."""
+        """Return the same steps, which are counted, with the evaluator's errors as responses."""
         try:
             needs = next(steps)
             while True:

@@ -1,9 +1,9 @@
 """The declaration of a table: which of its sort keys are spread, and how.
 
-A table is one of many item collections, and a collection may mix items of several kinds, told apart
-by the first characters of their sort keys: `META`, `MEMBER#ada`, `MSG#2026-11-17T12:00:00Z#1`. Each
-kind gets a rule by its prefix. The longest prefix that fits decides. Sort keys that fit no prefix
-stay under the bare key.
+All items with one partition key form a collection. A collection may mix items of several kinds,
+which differ in the first characters of their sort keys: `META`, `MEMBER#ada`,
+`MSG#2026-11-17T12:00:00Z#1`. Each kind gets a rule by its prefix. If several prefixes match a sort
+key, the longest one decides. Sort keys that match no prefix stay under the bare key.
 
     declared = SpreadTable(
         "chat", partition_key="room", sort_key="at",
@@ -35,8 +35,8 @@ BACKWARDS_MS_MAX = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and t
 class Rule(NamedTuple):
     """How sort keys with one prefix are placed.
 
-    With `time_of`, they are spread by their time. With `buckets`, they are in this fixed number of
-    buckets, by hash. With neither, they stay under the bare key.
+    With `time_of`, these sort keys are spread by their time. With `buckets`, a hash spreads them
+    over this fixed number of buckets. With neither, they stay under the bare key.
     """
 
     prefix: str
@@ -44,7 +44,7 @@ class Rule(NamedTuple):
     buckets: int = 1
 
     def time_ms(self, sort: Native) -> int | None:
-        """Return the time in a sort key; None if it carries none, or if the rule needs none."""
+        """Return the time in a sort key; None if it has no time, or if the rule needs none."""
         if self.time_of is None:
             return None
         try:
@@ -72,7 +72,7 @@ def by_time(prefix: str, time_of: TimeOf) -> Rule:
 
 
 def unspread(prefix: str) -> Rule:
-    """Keep sort keys with this prefix under the bare key, whatever follows: `unspread("DUE#")`"""
+    """Keep all sort keys with this prefix under the bare key: `unspread("DUE#")`"""
     return Rule(_prefix(prefix))
 
 
@@ -114,10 +114,11 @@ class Index:
 class SpreadTable:
     """A table whose hot keys are spread: its key schema and the rules for its sort keys.
 
-    `sort_type` is the type of the sort key: S, N or B. An `append_only` table takes puts, gets,
-    deletes and queries, without conditions; its keys may be spread while other programs still write
-    under the bare key. `ahead_s` is how far ahead of now the time in a new sort key may be.
-    `unused_indexes` are indexes that no request may use. Raises `InvalidSetting` for a bad value::
+    `sort_type` is the type of the sort key: S, N or B. An `append_only` table accepts only puts,
+    gets, deletes and queries, without conditions. In return, its keys may be spread while other
+    programs still write under the bare key. `ahead_s` is how far ahead of now the time in a new
+    sort key may be. `unused_indexes` are indexes that no request may use. Raises `InvalidSetting`
+    for a bad value::
 
         SpreadTable("chat", partition_key="room", sort_key="at", rules=[by_time("", iso_text)])
     """
@@ -179,10 +180,10 @@ class SpreadTable:
 
 
 def described(declared: SpreadTable, description: Mapping[str, Any]) -> SpreadTable:
-    """Return the declaration with the types and indexes that DescribeTable shows.
+    """Return the declaration, completed with the types and indexes that DescribeTable shows.
 
-    `description` is the field `Table` of its answer. Raises `InvalidSetting` if the table cannot be
-    spread as declared.
+    `description` is the field `Table` in the answer to DescribeTable. Raises `InvalidSetting` if
+    the table cannot be spread as declared.
     """
     kinds = {
         one["AttributeName"]: one["AttributeType"] for one in description["AttributeDefinitions"]

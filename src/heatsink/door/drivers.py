@@ -1,4 +1,4 @@
-"""Drivers: they make the upstream calls that the core asks for, and return the core's answer.
+"""Drivers, which make the upstream calls that the core asks for, and return the core's answer.
 
 `BlockingDriver` is for code that blocks, `AsyncDriver` for asyncio. Both need a function that sends
 one call and raises `WireError`, and access to the registry.
@@ -170,7 +170,8 @@ def check_ahead(need: Reach, now_ms: int) -> None:
 def of_heatsink(error: HeatsinkError) -> WireError:
     """Return an error of Heatsink as an error response of DynamoDB.
 
-    SDKs retry a status of 500 and above, so only errors that a retry may cure get one.
+    SDKs retry a request after a status of 500 or above. So only errors that a retry may cure get
+    such a status.
     """
     if isinstance(error, WireError):
         return error

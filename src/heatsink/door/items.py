@@ -1,7 +1,7 @@
 """GetItem, PutItem, UpdateItem and DeleteItem on an item of a declared table.
 
-Each is one upstream call on the item's place. Only in an append-only table, where rows may be
-strays under the bare key, a get or a delete may take two.
+Each operation is one upstream call on the item's place. The exception is an append-only table,
+where a row may be a stray under the bare key: there, a get or a delete may take two calls.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write_item(places: Places, operation: str, parameters: Body, keys: Keys) -> 
 def placed_write(
     places: Places, operation: str, parameters: Body, where: tuple[str, Keys, Spot]
 ) -> Call:
-    """Return the call that carries out a write at a place. `where` begins with the key's field."""
+    """Return the call that carries out a write at a place. `where` starts with the key's field."""
     target, keys, spot = where
     changed = {**parameters, target: places.parameters(parameters[target], spot)}
     if spot.bucket is not None:

@@ -1,7 +1,8 @@
-"""Batches and transactions that name declared tables, perhaps beside other tables.
+"""Batches and transactions on declared tables, which may also name other tables.
 
-Every item has one place, so each action stays one action, in one upstream call. Only deletes from
-an append-only table take two, since the item may be a stray under the bare key.
+Every item has one place, so each action stays one action, and the request stays one upstream call.
+Only a delete from an append-only table takes two actions, since the item may be a stray under the
+bare key.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WRITES_MAX = 25
 
 
 def batch_get(tables: Tables, parameters: Body) -> Steps:
-    """BatchGetItem. `tables` are the declared tables by the names that the request uses."""
+    """Carry out BatchGetItem. `tables` are the declared tables, by their names in the request."""
     items = dict(parameters["RequestItems"])
     for name, places in tables.items():
         wanted = items[name]
@@ -133,7 +134,7 @@ def _with_metrics(tables: Tables, answer: Body) -> Body:
 
 
 def transact_write(tables: Tables, parameters: Body) -> Steps:
-    """TransactWriteItems. The same request becomes the same upstream request, whoever sends it."""
+    """Carry out TransactWriteItems. Equal requests become equal upstream requests."""
     actions, owners = [], []
     for action in parameters["TransactItems"]:
         verb, places = _owner(tables, action)

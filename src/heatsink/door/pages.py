@@ -1,7 +1,8 @@
 """What the pages of queries and scans share: checks, filters, projections, tokens and costs.
 
-If a check fails, the request goes upstream as it is, since DynamoDB words its refusal. Should
-DynamoDB accept it, the core refuses it: a page that may be wrong is never returned.
+If a check fails, the request goes upstream unchanged, so that the application gets DynamoDB's own
+error. If DynamoDB accepts the request after all, the core refuses it: a page that may be wrong is
+never returned.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def must_be_refused(operation: str, parameters: Body) -> Steps:
 
 
 def converted(parameters: Body, kind: type[T]) -> T:
-    """Return the parameters of a request as a structure. A field that is null is absent.
+    """Return the parameters of a request as a structure. A field that is null counts as absent.
 
     Raises `ValidationFailed` for a request of another form.
     """
@@ -76,7 +77,7 @@ def start_at(
 ) -> Generator[list[Need], list[Any], Body]:
     """Return a starting key with the stored name of its partition key.
 
-    Raises `ValidationFailed` if it does not have exactly the attributes `names`.
+    Raises `ValidationFailed` if the starting key does not have exactly the attributes `names`.
     """
     if not isinstance(start, dict) or start.keys() != set(names):
         raise ValidationFailed("The provided starting key is invalid")

@@ -1,12 +1,13 @@
 """Finds the place of an item of a declared table, from its keys and the registry's view.
 
-An item's place follows from its keys alone, for ever: the time in the sort key picks the epoch of
-the partition key's layout, and a hash of the sort key picks the bucket. Items whose sort key
-carries no time are under the bare key. So every item has one place, and every process that knows
-the layouts up to the item's time computes the same place.
+An item's place depends only on its keys, and never changes. The time in the sort key picks the
+epoch of the partition key's layout, and a hash of the sort key picks the bucket. Items whose sort
+key carries no time are under the bare key. So every item has one place, and every process that
+knows the layouts up to the item's time computes the same place.
 
 In an append-only table, programs without Heatsink may write every row under the bare key until the
-table's adoption is complete. Rows from before that time may be strays there.
+table's adoption is complete. Rows from before that time may be *strays*: rows under the bare key
+whose place is a bucket.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Places:
     def keys_of(self, item: object, *, exactly: bool) -> Keys | None:
         """Return the keys in an item or a `Key` in wire form.
 
-        Returns None if they do not fit the key schema. DynamoDB refuses such a request. Raises
+        Returns None if the keys do not fit the key schema. DynamoDB refuses such a request. Raises
         `WireError` for a key that Heatsink reserves for buckets.
         """
         table = self.table
@@ -97,7 +98,7 @@ class Places:
 
     @property
     def complete_ms(self) -> float:
-        """The time from which on no row is a stray; infinite while the adoption is not complete."""
+        """The time after which no row is a stray; infinite while the adoption is not complete."""
         version = self._view.version
         if self._adopted[0] != version:
             self._adopted = (version, completed_ms(self._view, self.table.name))
@@ -136,7 +137,7 @@ class Places:
         return self._has_fixed is False and (layout is None or layout.max_buckets == 1)
 
     def to_write(self, keys: Keys) -> Waits:
-        """Return the place of an item to write. Waits until the view knows it.
+        """Return the place of an item to write. Waits until the view covers the item's time.
 
         Raises `WireError` for a time that is too far ahead of now.
         """
@@ -202,7 +203,7 @@ class Places:
     def check_adopted(self, layout: Layout) -> None:
         """Raise if a key was spread before the adoption of its table was complete.
 
-        Then an item could be in two places, and conditions and updates would go wrong.
+        In such a table an item could be in two places, and conditions and updates would go wrong.
         """
         if not self.is_adopted(layout):
             raise refusal(

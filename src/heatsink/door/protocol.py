@@ -1,8 +1,9 @@
-"""What an operation asks of whoever drives it, and the errors of the DynamoDB protocol.
+"""What an operation asks of its driver, and the errors of the DynamoDB protocol.
 
-An operation of the core is a generator. It yields a list of needs, which may be met in parallel. It
-is sent the answers, in the same order. It returns the body of the answer for the application, or
-raises `WireError`. The answer to a need may be a `WireError`: then the call failed.
+An operation of the core is a generator. It yields a list of needs, which the driver may meet in
+parallel. The driver sends it the answers, in the same order. In the end the operation returns the
+body of the answer for the application, or raises `WireError`. The answer to a need may be a
+`WireError`: then the call failed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ OURS = "Heatsink: "  # begins the message of an error that is not DynamoDB's
 
 
 class Call(NamedTuple):
-    """A request to send upstream, once, and never again unless upstream says it was not done.
+    """A request to send upstream once. It is repeated only if upstream says it was not done.
 
-    `label` is the name of the partition key in the registry, empty if the call concerns no single
-    key. Throttling of the call counts as heat of that key. `bucket` is None for the bare key.
+    `label` is the name of the partition key in the registry. It is empty if the call concerns no
+    key or several keys. Throttling of the call counts as heat of that key. `bucket` is None for the
+    bare key.
     """
 
     operation: str
@@ -38,7 +40,7 @@ class LayoutOf(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Wait until the view's horizon is past `time_ms`, so that an item of that time can be placed.
+    """A need: wait until the horizon is past `time_ms`, so that an item of that time can be placed.
 
     If the time is more than `ahead_ms` after now, the answer is a `WireError`.
     """

@@ -73,7 +73,7 @@ class Span(NamedTuple):
 
 
 def read_query(parameters: Body, table: SpreadTable) -> Asked:
-    """Check a query of a table or of an index whose partition key is the table's.
+    """Check a query of a table, or of an index that has the table's partition key.
 
     Raises `ValidationFailed`.
     """
@@ -254,9 +254,9 @@ class Merge:
                 self._sources[bucket] = Source(bucket, self._start)
 
     def learn(self, layout: Layout) -> Generator[list[Need], list[Any], None]:
-        """Plan by a layout that was just read. The view may not know of the adoption yet.
+        """Use a layout that was just read. The view may not know of the adoption yet.
 
-        Epochs may follow that this layout lacks. So it does not place rows past the horizon.
+        This layout may lack epochs that start later. So it does not place rows past the horizon.
         """
         if not self._places.is_adopted(layout):
             checked((yield [Renew()]))

@@ -1,9 +1,10 @@
 """Expressions that mention the partition key, rewritten for an item in a bucket.
 
-The stored partition key of such an item is the name of its bucket. The application means its own
-key. Its value is known, and the attribute exists exactly if the item exists. So a condition on it
-is a constant under the guard of existence, or compares the constant with other attributes.
-Expressions that do not mention the partition key stay as they are.
+The stored partition key of such an item is the name of its bucket, but the application means its
+own key. The value of this key is known, and the attribute exists exactly if the item exists. So a
+condition on this key alone becomes a constant, guarded by a check that the item exists. A condition
+that compares the key with other attributes compares the constant with them. Expressions that do not
+mention the partition key stay as they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Scans, and queries of global indexes: pages that pass through with other keys in them.
+"""Scans, and queries of global indexes: pages in which only the keys are changed.
 
 The rows of all buckets are ordinary rows of the table and of its indexes. So these pages come from
-one upstream call. Only the partition key in rows and tokens changes. A filter that mentions the
-partition key is evaluated here, on whole rows.
+one upstream call. Only the partition key in rows and tokens changes. If a filter mentions the
+partition key, the core itself evaluates the filter, on whole rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Stream records of a spread table, for consumers that read the stream past Heatsink.
+"""Stream records of a spread table, for consumers that read the stream without Heatsink.
 
 A consumer such as a Lambda function gets its records from DynamoDB itself. There, the partition key
-of an item in a bucket carries the name of the bucket. `decoded` gives the record the application's
-key back::
+of an item in a bucket carries the name of the bucket. `decoded` puts the application's key back
+into the record::
 
     from heatsink.door.streams import decoded
 
@@ -27,9 +27,9 @@ __all__ = ["application_key", "decoded"]
 def decoded(record: Mapping[str, Any], *, partition_key: str) -> dict[str, Any]:
     """Return a stream record with the application's partition key in keys and images.
 
-    `record` is one of Lambda's event, of `GetRecords`, or of a Kinesis stream. Records of items
-    that are in no bucket are returned as they are. Records of one item always have one partition
-    key, so their order is kept::
+    `record` comes from a Lambda event, from `GetRecords`, or from a Kinesis stream. Records of
+    items that are in no bucket are returned unchanged. All records of an item have the same stored
+    partition key, so their order is kept::
 
         decoded(event["Records"][0], partition_key="room")["dynamodb"]["Keys"]["room"]
     """

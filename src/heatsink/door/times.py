@@ -131,7 +131,10 @@ def after(prefix: str, time_of: TimeOf) -> TimeOf:
 
 
 def careful(time_of: TimeOf) -> TimeOf:
-    """Return a `time_of` that passes on a str, Decimal or bytes, and raises only `InvalidId`."""
+    """Return a safe version of `time_of`, which raises only `InvalidId`.
+
+    It converts a sort key to a str, Decimal or bytes, and passes that to `time_of`.
+    """
 
     def read(value: Any) -> int:
         try:

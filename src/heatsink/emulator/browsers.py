@@ -1,7 +1,7 @@
-"""What pages in a browser may ask of the emulator: CORS.
+"""Which web pages may call the emulator from a browser: CORS.
 
-A page may call the emulator if it comes from this machine, such as the development server of an
-application on another port. Its browser first asks for permission with OPTIONS.
+A page may call the emulator if the page comes from this machine, for example from an application's
+development server on another port. The browser first asks for permission with OPTIONS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ORIGIN = (
 
 
 def is_local(origin: str, names: Collection[str] | None) -> bool:
-    """Return whether a page of this origin is one of this machine. `names` are its host names."""
+    """Return whether this origin is on this machine. `names` are the machine's host names."""
     host = origin.partition("://")[2]
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return names is None or name.lower() in names

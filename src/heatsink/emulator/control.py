@@ -51,9 +51,9 @@ _encode = msgspec.json.Encoder().encode
 class Fail(msgspec.Struct, forbid_unknown_fields=True):
     """Answer the next `count` requests with an error.
 
-    Without `operation` and `table`, this concerns every request. With `applied`, the emulator
-    carries the request out first: the application then sees an error although the write was
-    applied. The error `Disconnect` closes the connection without an answer.
+    Without `operation` and `table`, all requests count. With `applied`, the emulator first carries
+    the request out. So the application sees an error although the write was applied. The error
+    `Disconnect` closes the connection without an answer.
     """
 
     count: Annotated[int, Meta(ge=1)] = 1
@@ -66,7 +66,7 @@ class Fail(msgspec.Struct, forbid_unknown_fields=True):
 class Throttle(msgspec.Struct, forbid_unknown_fields=True):
     """Throttle all requests for one partition key, for a time or until the next reset.
 
-    `key` is an attribute value, or text in place of `{"S": text}`. With `index`, the key is one of
+    `key` is an attribute value, or text in place of `{"S": text}`. With `index`, it is a key of
     that global index.
     """
 

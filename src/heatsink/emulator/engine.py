@@ -144,7 +144,7 @@ INTERNAL_ERROR = _encode(
 class Engine:
     """Answers one request at a time, from memory.
 
-    With `data` in the settings, all tables are also in that file, and come back from it.
+    With `data` in the settings, all tables are also stored in that file, and are restored from it.
     """
 
     def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
@@ -161,10 +161,11 @@ class Engine:
             self._journal = journal
 
     def answer(self, target: str, body: bytes) -> tuple[int, bytes]:
-        """Answer one request: returns the HTTP status and the body.
+        """Answer one request. Returns the HTTP status and the body.
 
-        `target` is the header X-Amz-Target. A request at fault gets status 400. A bug in the engine
-        is logged with its traceback and gets status 500, so the server can go on. Raises nothing.
+        `target` is the header X-Amz-Target. A wrong request gets status 400. If a bug in the engine
+        raises an exception, the exception is logged with its traceback, and the answer has status
+        500. So the server can go on: this method raises nothing.
         """
         try:
             return OK, _encode(self._carry_out(target, body))

@@ -19,7 +19,7 @@ AT_ONCE = 500
 class Walk:
     """Reads all rows of a table, some at a time, while the table serves requests.
 
-    Rows that are written behind the walk are not read again.
+    Rows that are written where the walk has already been are not read again.
     """
 
     def __init__(self, rows: Rows, schema: Schema) -> None:
@@ -38,7 +38,7 @@ class Walk:
 
 
 class Expiry:
-    """Knows which items of a table expire when. `lag_s` is how long after that they are deleted."""
+    """Knows when the items of a table expire. They are deleted `lag_s` seconds after that."""
 
     def __init__(self, attribute: str, walk: Walk, lag_s: float) -> None:
         self.attribute = attribute

@@ -1,4 +1,4 @@
-"""Says in plain words which partitions are hot, why, and whom that throttles.
+"""Says in plain words which partitions are hot, why, and which requests are throttled.
 
 The page of the emulator, GET /explain and `heatsink dynamo --explain` show the same sentences.
 """
@@ -19,7 +19,7 @@ ADVICE = "Spread the value over several, or leave the attribute out of items tha
 
 
 def explain(reports: Iterable[TableReport]) -> list[str]:
-    """Return a sentence or more for each hot partition, or one that says that none is hot.
+    """Return one or more sentences for each hot partition, or a sentence that none is hot.
 
     A global index comes before its table: its hot partitions throttle writes to the table.
     """

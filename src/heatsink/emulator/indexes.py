@@ -47,7 +47,7 @@ BACKFILLED_AT_ONCE = 500
 
 
 class IndexSpec(msgspec.Struct, frozen=True):
-    """The definition of an index. `projected` are the attributes of its entries, None: all."""
+    """The definition of an index. `projected` are the attributes of its entries; None means all."""
 
     name: str
     arn: str
@@ -99,7 +99,8 @@ class IndexSpec(msgspec.Struct, frozen=True):
 class IndexChange(NamedTuple):
     """What a write to the table does to one index, and what that costs.
 
-    `removal` is the cost of the entry that it removes, `units` the cost of the one that it adds.
+    `removal` is the cost of the entry that the write removes. `units` is the cost of the entry that
+    the write adds.
     """
 
     target: LocalIndex | GlobalIndex
@@ -113,7 +114,7 @@ class IndexChange(NamedTuple):
 def change_of(
     index: LocalIndex | GlobalIndex, key: Key, old: Row | None, new: Row | None
 ) -> IndexChange | None:
-    """Return what a write changes in an index. None if its entry stays as it is.
+    """Return what a write changes in an index; None if the item's entry does not change.
 
     A write that moves an entry to another key costs a delete and a put, as on DynamoDB.
     """

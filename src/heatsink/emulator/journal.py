@@ -2,13 +2,13 @@
 
 The file is a journal. A request that changes a table itself (CreateTable, UpdateTable, tags, …) is
 appended as it came. A write is appended as the row that it leaves, and a transaction as one record
-of all its rows, with its client request token. The emulator appends before it answers, so what a
-client has seen is in the file. It does not fsync: the file survives the end of
-the process, not that of the machine.
+of all its rows, with its client request token. The emulator appends before it answers, so every
+change that a client has seen is in the file. The emulator does not fsync: the file survives a crash
+of the process, but may lose changes if the machine crashes.
 
 At the start, the emulator plays the journal back without any limits. If less than half of the
-journal is still needed, the emulator then writes a new one. Of each record, the journal has length
-and checksum; a record that a crash has cut off ends the journal.
+journal is still needed, the emulator then writes a new journal. Each record has its length and a
+checksum. If a crash has cut a record off, the journal ends before this record.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Definition(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """The rows of a transaction, its client request token, and when and for what it was used."""
+    """The rows of a transaction, its client request token, and the token's time and request."""
 
     rows: list[tuple[Any, ...]]
     token: str | None

@@ -3,7 +3,7 @@
 The server is for tests and laptops. By default, it checks no credentials and listens on 127.0.0.1
 only. With a token, it checks signatures, and can listen on other addresses. Pages of other sites in
 a browser cannot call it: the header X-Amz-Target needs a preflight request, which the server grants
-to pages of this machine only. The server also refuses other host names than this machine's. A GET
+to pages of this machine only. The server also refuses host names that are not this machine's. A GET
 without X-Amz-Target returns the page about partitions.
 """
 
@@ -120,7 +120,7 @@ class EngineServer(Framing):
         return refusal_of(host.decode("latin-1"), page, self._names)
 
     def unauthorized(self, request: SignedRequest) -> bytes | None:
-        """Return the answer to a request without the right token. None if the token is right."""
+        """Return the answer to a request without the right token; None if the token is right."""
         token, given = self._token or "", request.headers.get("authorization", "")
         if compare_digest(given.encode(), f"Bearer {token}".encode()):
             return None

@@ -24,13 +24,13 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
 
     `write_limit` and `read_limit` are the units per second of one partition. A partition can save
     up the unused throughput of at most `burst_s` seconds. With `full_burst`, a new provisioned
-    table begins with that, and otherwise with the throughput of one second. Reads that are not
-    strongly consistent return data that is `replica_lag_s` old. A change of an item reaches a
-    global index after a random time of at most `index_lag_s`. Items are deleted `ttl_lag_s` after
+    table begins with all of that. Otherwise it begins with the throughput of one second. Reads that
+    are not strongly consistent return data that is `replica_lag_s` old. A change of an item reaches
+    a global index after a random time of at most `index_lag_s`. Items are deleted `ttl_lag_s` after
     their time to live is over. Each answer is delayed by `latency_s`.
 
-    With `adaptive`, partitions behave as DynamoDB's do. No partition exceeds its limit, but within
-    it, a partition of a provisioned table may use saved units and unused capacity of other
+    With `adaptive`, partitions behave as DynamoDB's do. No partition exceeds its limit. Within this
+    limit, a partition of a provisioned table may use saved units and unused capacity of other
     partitions. A partition that stays hot for `split_after_s` is split. The new partitions do not
     change for `cool_down_s`. Neighbours that stay calm for `merge_after_s` are merged; None means
     never.

@@ -23,7 +23,7 @@ from .units import Operation, TableLimits, Throughput
 
 
 class TableSpec(msgspec.Struct, frozen=True):
-    """The properties of a table when it was created. Those in `description` may change later."""
+    """The properties of a new table. The properties in `description` may change later."""
 
     name: str
     arn: str
@@ -61,7 +61,7 @@ class Backfill:
         self._walk = walk
 
     def step(self) -> bool:
-        """Add the next items to the index. Return whether it has all items and is active now."""
+        """Add the next items to the index. Returns whether it now has all items and is active."""
         if not self._walk.is_done:
             for key, row in self._walk.step(BACKFILLED_AT_ONCE):
                 change = change_of(self.index, key, None, row)

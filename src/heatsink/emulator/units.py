@@ -50,7 +50,8 @@ class TableLimits(msgspec.Struct, frozen=True):
 class Throughput:
     """Accepts or throttles the requests to one table or to one global index.
 
-    `resource` is its ARN. `noun`, "Table" or "Index", begins the reasons of throttled requests.
+    `resource` is the ARN of the table or index. `noun` is "Table" or "Index": the reasons of
+    throttled requests begin with this word.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Charge(NamedTuple):
 
 
 def take_together(operation: Operation, charges: list[Charge]) -> Throttled | None:
-    """Take the units of all charges, or of none. Returns the first refusal.
+    """Take the units of all charges. If one is refused, take none and return the first refusal.
 
     Each charge is judged as if it were the only one, so together they may exceed a limit. A
     throttled charge counts as heat.

@@ -1,22 +1,22 @@
 """Count this process's writes, reads and throttles per key: no I/O, bounded memory.
 
 A write only appends a note (key, writes, bytes, bucket) to a list. Later, a loop counts many notes
-at a time. This is several times cheaper than counting each write on its own: between two requests,
-the CPU caches are cold.
+at a time. This is several times cheaper than counting each write on its own, because the CPU caches
+are cold between two requests.
 
-`TopKeys` keeps the costliest keys (Space-Saving; Metwally, Agrawal, El Abbadi 2005), but evicts in
-batches: the table grows to twice its capacity, then the cheaper half is dropped. An evicted key had
-a cost of at most `floor`. So if a key is counted again after its eviction, up to `floor` of its
-cost may be missing. `floor` is at most the total cost divided by the capacity. Every key that cost
-more than `floor` is in the table.
+`TopKeys` is a table of the costliest keys (Space-Saving; Metwally, Agrawal, El Abbadi 2005). Unlike
+plain Space-Saving, it evicts keys in batches: the table grows to twice its capacity, then the
+cheaper half is dropped. An evicted key had a cost of at most `floor`. So if a key is counted again
+after its eviction, up to `floor` of its cost may be missing. `floor` is at most the total cost
+divided by the capacity. Every key that cost more than `floor` is in the table.
 
 A table is not enough. A key may be hot although no server sees it often: 0.1 writes a second on
-each of 10,000 servers. So, before the table, cost is also *sampled*: points are thrown on the
-stream of all units, on average one point for every `tau` units (a Poisson process). Each point
-counts as `tau` units of the key that it hits. The expected estimate of a key is its true count,
-whatever the other keys do and whatever the table evicts. `TopKeys.listed` combines the two: a key
-that cost `tau` or more is reported with its exact count from the table, any other key with its
-samples. So a server reports about one key for every `tau` units, however many keys it has.
+each of 10,000 servers. So cost is also *sampled*, before it reaches the table: points fall at
+random on the stream of all units, on average one point for every `tau` units (a Poisson process).
+Each point counts as `tau` units of the key that it hits. The expected estimate of a key is its true
+count, whatever the other keys do and whatever the table evicts. `TopKeys.listed` combines the two:
+a key that cost `tau` or more is reported with its exact count from the table, any other key with
+its samples. So a server reports about one key for every `tau` units, however many keys it has.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NO_KEYS: Mapping[int, int] = {}
 
 
 def mark_of(key: str) -> int:
-    """Return the number by which the leader names a key to watch. Two keys may share a number."""
+    """Return the number that the leader uses for a key to watch. Two keys may share a number."""
     return crc32(key.encode("utf-8", "surrogatepass"))
 
 
@@ -111,8 +111,9 @@ class TopKeys:
     def listed(self, watched: Mapping[int, int], rng: Random) -> dict[str, Heat]:
         """Return the keys to report: those that cost `tau` or more, sampled keys, and watched keys.
 
-        A watched key is reported by its own tau instead: with a probability of cost ÷ tau, as if
-        it had cost tau. So the leader learns the rate of a hot key with the accuracy that it needs.
+        A watched key is reported by its own tau instead: if it cost less than that tau, with a
+        probability of cost ÷ tau, as if it had cost tau. So the leader learns the rate of a hot key
+        with the accuracy that it needs.
         """
         listed = {}
         for key, entry in self.entries.items():
@@ -235,9 +236,10 @@ class Tracker:
         self._alarm_units = alarm_units
 
     def sample(self, tau: int, tau_reads: int, watched: Mapping[int, int]) -> None:
-        """Set how many write units and how many reads there are per sample, and what to watch.
+        """Set the number of write units and of reads per sample, and the keys to watch.
 
-        The values apply from the next window on. With a tau of 1, the table alone counts.
+        The values apply from the next window on. With a tau of 1, no samples are taken: the table
+        alone counts.
         """
         self._thresholds = tau, tau_reads, watched
 

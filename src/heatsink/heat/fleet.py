@@ -1,9 +1,9 @@
 """Sum the servers' reports into the heat of the fleet.
 
 The sums roll: each server counts with its latest report, so a sum is the fleet's heat in the last
-window's length. A server's old report is subtracted and its new one added, in one pass over their
-own keys. No pass over all keys of all servers is ever needed. A server that does not report in time
-stops counting.
+window's length. When a server's next report comes, the old report is subtracted and the new one
+added, in one pass over the keys of these two reports. No pass over all keys of all servers is ever
+needed. A server that does not report in time stops counting.
 
 Servers report cold keys by samples (see `count`), so a sum is an estimate. `interval` bounds the
 true rate with a confidence of 99.9 %.
@@ -117,10 +117,11 @@ class Aggregator:
         self._listed_s, self._notable_s = listed_s, notable_s
 
     def adopt(self, window_s: float, now_s: float) -> None:
-        """Count in windows of this length from now on; the window that runs now is the first.
+        """Count in windows of this length from now on, beginning with the current window.
 
-        A server that still counts in windows of the old length numbers them differently. Its
-        reports look very old or from the future, so they are ignored until it follows.
+        A server that still counts in windows of the old length numbers its windows differently. Its
+        reports look very old or from the future, so they are ignored until the server uses the new
+        length.
         """
         if window_s != self._window_s:
             self._window_s = window_s
@@ -130,8 +131,8 @@ class Aggregator:
     def add(self, report: Report, now_s: float) -> bool:
         """Add a report.
 
-        Returns False, and ignores the report, if it is too old, from the future, or not newer than
-        the last report of its server.
+        A report is ignored if it is too old, from the future, or not newer than the last report of
+        its server. Returns False for an ignored report.
         """
         self._notice_jump_back(now_s)
         current = int(now_s / self._window_s)

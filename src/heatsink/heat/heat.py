@@ -38,9 +38,9 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     """One server's hot keys in one window, counted over `elapsed_s` seconds.
 
     The final report ends the window. It lists every key that cost `tau` or more, and samples of
-    other keys: see `count`. `units` and `reads` are the totals of all keys. A report that `amends`
-    replaces what the final report of the same window said about the keys that it lists. Earlier
-    reports list only rising keys, with their counts so far.
+    other keys: see `count`. `units` and `reads` are the totals of all keys. A report with `amends`
+    comes after the final report of the same window, and replaces its counts of the listed keys.
+    Reports before the final one list only rising keys, with their counts so far.
 
     A partial report comes from a program without this library (see `plain`). Its counts are per
     second. Its `window` is a time in seconds since 1970; 0 means now.
@@ -95,8 +95,8 @@ class WindowHeat(msgspec.Struct, frozen=True):
 
     `unreported_s` is an upper bound on the cost of each key that is not listed, with a confidence
     of 99.9 %. If a server's final report is missing, there is no bound. Then `unreported_s` and
-    each `bound_s` are None. Servers start their windows at different times: the first of them
-    started at `since_s`. If it is None, all of them started at `start_s`.
+    each `bound_s` are None. Servers start their windows at different times: the earliest window
+    started at `since_s`. If `since_s` is None, all windows started at `start_s`.
     """
 
     window: int

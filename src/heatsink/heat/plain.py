@@ -1,10 +1,10 @@
 """Heat reports from programs without this library, as plain fields or JSON.
 
 Such a program counts its own writes and sends the keys that are hot, for example once a second:
-`XADD {heatsink}:hot_partitions * conversation_id conv_abc123 wps 950 server api-7`. It knows no
-windows and no error bounds. So its report is partial: it raises the heat of the keys that it lists,
-and says nothing about other keys. Nobody checks who sent it, so each sender can raise a key by
-`UNITS_S_MAX` at most.
+`XADD {heatsink}:hot_partitions * conversation_id conv_abc123 wps 950 server api-7`. Such a program
+knows no windows and no error bounds. So its report is *partial*: it raises the heat of the keys
+that it lists, and says nothing about other keys. Senders are not authenticated, so each sender can
+raise the heat of a key by `UNITS_S_MAX` at most.
 """
 
 from __future__ import annotations

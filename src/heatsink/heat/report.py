@@ -1,10 +1,11 @@
 """Report this server's hot keys once a window, and sooner if a key is rising.
 
-How many keys a server reports follows its heat, not its number of keys or servers: see `count`.
-The leader tells all servers how to sample (`Sampling`), in a *notice* that goes with the news of
-the registry: the taus, and the keys to watch. From then on, servers report watched keys by a tau of
-their own, so that the leader knows their rates precisely. Servers report at different times of a
-window, so that the leader gets an even stream of reports.
+The number of keys that a server reports depends on the server's heat. It does not depend on how
+many keys or servers there are: see `count`. The leader tells all servers how to sample
+(`Sampling`), in a *notice* that goes with the news of the registry: the taus, and the keys to
+watch. From then on, servers report watched keys by a tau of their own, so that the leader knows
+their rates precisely. Servers report at different times of a window, so that the leader gets an
+even stream of reports.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class HeatBus(Protocol):
 
 
 class ReportSettings(msgspec.Struct, frozen=True):
-    """Which keys a server reports, as long as no leader says otherwise.
+    """Which keys a server reports while it has no notice from a leader.
 
     A key whose load on all servers together is `floor_share` of a bucket's limit gets five samples
     on average. A server reports about one key for every tau units, and at most `KEYS_MAX` keys.
@@ -82,7 +83,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     marks: Annotated[bytes, msgspec.Meta(max_length=_MARK.size * WATCHED_MAX)] = b""
 
     def watching(self, keys: Mapping[str, int]) -> Sampling:
-        """Return the same, with these keys to watch and their taus."""
+        """Return a copy with these keys to watch and their taus."""
         marks = sorted((mark_of(key), tau.bit_length() - 1) for key, tau in keys.items())
         packed = b"".join(_MARK.pack(*mark) for mark in marks[:WATCHED_MAX])
         return Sampling(self.tau, self.tau_reads, packed)
@@ -101,7 +102,7 @@ _SAMPLING = msgspec.msgpack.Decoder(Sampling)
 
 
 class Fleet(Protocol):
-    """What a reporter needs to know about the fleet: the common time, its size, the notice."""
+    """What a reporter needs from the fleet: the common time, the number of servers, the notice."""
 
     def fleet_now_s(self) -> float: ...
 
@@ -147,8 +148,8 @@ class Reporter:
     def adopt(self, settings: ReportSettings) -> None:
         """Report by these settings from now on.
 
-        If windows get another length, the running window is cut short and not reported: its number
-        would mean another time to a leader that has adopted the new length.
+        If the length of windows changes, the current window ends early and is not reported: a
+        leader that has adopted the new length would take the window's number for another time.
         """
         has_new_length = settings.window_s != self._settings.window_s
         self._settings = settings

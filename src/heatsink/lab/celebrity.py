@@ -116,7 +116,7 @@ class CelebrityRun(msgspec.Struct, frozen=True):
 async def play(case: str, fans: int, seed: int) -> CelebrityRun:
     """Let a celebrity and a user with few friends post at the same time, once a minute.
 
-    `case` determines from how many followers on posts are pulled. `fans` is the number of the
+    `case` sets the number of followers from which posts are pulled. `fans` is the number of the
     celebrity's followers. Returns how many homes were written, and how long a fan and a friend
     waited.
     """

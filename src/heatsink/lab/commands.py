@@ -178,7 +178,7 @@ def scaling_command(
 @_items(steps.ITEMS, "Number of items of the customer.")
 @_options
 def steps_command(items: int, seed: int, out: Path | None) -> None:
-    """Replay the article's load test, from 25 minutes with 8 workers to 4 with partitions."""
+    """Replay the article's load test: 25 minutes with 8 workers, 4 minutes with partitions."""
     _show(steps.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 

@@ -1,7 +1,7 @@
-"""400 real reporters on a real Redis with a real coordinator: what `fleet` is calibrated by.
+"""400 real reporters on a real Redis with a real coordinator. `fleet` is calibrated by this run.
 
-Each reporter has the parts and the two connections of a real server, but all share this process.
-Reads CPU and memory of the coordinator from /proc, so it needs Linux.
+Each reporter has the parts and the two connections of a real server, but all reporters share this
+process. The module reads CPU and memory of the coordinator from /proc, so it needs Linux.
 """
 
 from __future__ import annotations

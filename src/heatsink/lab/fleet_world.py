@@ -1,10 +1,10 @@
 """A fleet of app servers around one leader on virtual time: what `heatsink lab fleet` runs.
 
 Every server is made of production parts: the tracker, the reporter, and the follower of the
-registry that hears the leader's news. The leader is one as well: its lease, its sums, the watchlist
-and the policy. Only Redis and the data store are models. They count what they are asked, and Redis
-takes the CPU time for it that we measured on a real one (`RedisCosts`). The CPU time of the leader
-is measured while it runs.
+registry that hears the leader's news. The leader is made of production parts, too: its lease, its
+sums, the watchlist and the policy. Only Redis and the data store are models. They count the
+requests that they get. The model of Redis charges the CPU time that we measured on a real Redis
+(`RedisCosts`). The CPU time of the leader is measured while it runs.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Metered:
 
 
 class AppServer:
-    """What of a server matters to the fleet: it counts writes, reports them, and follows news."""
+    """A server, as far as it matters to the fleet: counts writes, reports, and follows news."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class AppServer:
 
 
 class Traffic:
-    """Writes of all servers: a million keys (Zipf, s = 1), and some that get hot at once."""
+    """Writes of all servers: to a million keys (Zipf, s = 1), and to some that suddenly get hot."""
 
     def __init__(self, limit_s: int, rng: Random) -> None:
         self._rng = rng

@@ -1,4 +1,4 @@
-"""One conversation goes viral: kept in one bucket, and spread over several by Heatsink.
+"""One conversation goes viral. It is kept in one bucket, or Heatsink spreads it over several.
 
 The experiment also measures what buckets cost readers.
 """
@@ -182,7 +182,7 @@ def one_run(case: str, peak_s: int, seed: int) -> HotKeyRun:
 
 
 async def page_cost(buckets: int, seed: int) -> PageCost:
-    """Read pages that begin anywhere in a log with `buckets` buckets; return their average cost."""
+    """Read pages that begin anywhere in a log with `buckets` buckets. Return their average cost."""
     clock, chance = SkewedClock(), Random(seed)
     stores = memory_stores(clock)
     log = WatchedLog(stores.log)
@@ -206,7 +206,7 @@ def phases() -> list[float]:
 
 
 def buckets_in(rates: list[float], rules: BucketRules) -> list[int]:
-    """Return how many buckets the policy gives a key in each second, if it is written so often."""
+    """Return how many buckets the policy gives a key in each second, for these write rates."""
     policy, layout, found = BucketPolicy(rules), COLD, []
     for second, rate in enumerate(rates, 1):
         heat = KeyHeat(rate, rate, 0.0, 0.0, 0.0)

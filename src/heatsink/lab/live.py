@@ -1,8 +1,9 @@
 """The scaling experiment on a real Redis, with real workers, beside its simulation.
 
-The spike of `scaling` runs through the client that applications use. Only the clock is another: it
-goes faster than time by a factor, so that minutes of scaling take seconds. Redis and the processor
-do not go faster. So whatever they need weighs more here than in production, by the same factor.
+The spike of `scaling` runs through the client that applications use. Only the clock differs: it
+runs faster than real time by a factor, so that minutes of scaling take seconds. Redis and the
+processor do not run faster. So the time that they need weighs more here than in production, by the
+same factor.
 """
 
 from __future__ import annotations

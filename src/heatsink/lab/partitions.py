@@ -2,8 +2,8 @@
 
 *Adaptive capacity*: the store splits hot partitions. *Salted*: Heatsink spreads the chat over
 several buckets. The emulator's capacity model simulates the partitions, and the production policy
-decides the number of buckets. Only the load is invented. The demo shows the same run second by
-second, by `seconds`.
+decides the number of buckets. Only the load is invented. The demo uses `seconds` to show the same
+run second by second.
 """
 
 from __future__ import annotations

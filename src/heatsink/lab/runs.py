@@ -1,7 +1,7 @@
 """The runs of an experiment, each in a process of its own, with a progress bar.
 
-A run on virtual time keeps its process busy for seconds. In processes of their own, runs use all
-cores, and Ctrl-C ends them immediately.
+A run on virtual time keeps its process busy for seconds. Since each run has its own process, the
+runs use all cores, and Ctrl-C ends them immediately.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Repeats the load test of the article that the queue is modelled on, on virtual time.
 
 Each step runs 100,000 items, for which 8 workers need 25 minutes. The number of workers is fixed in
-the first step. In the second step it doubles above a queue size. Then it follows the number of
-waiting items per worker: first on one queue, then in each of several partitions. The last runs show
-why Heatsink scales workers per partition, and not by whole instances of 32.
+the first step. In the second step it doubles while the queue is longer than a threshold. In the
+next steps it follows the number of waiting items per worker: first on one queue, then in each of
+several partitions. The last runs show why Heatsink scales workers per partition, and not by whole
+instances of 32.
 """
 
 from __future__ import annotations

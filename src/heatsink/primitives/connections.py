@@ -1,6 +1,6 @@
 """What every HTTP server of Heatsink needs: sockets, bounded connections, a check of the host.
 
-No client may exhaust a server with requests that are not complete. So the head of a request is
+A client must not be able to exhaust a server with incomplete requests. So the head of a request is
 bounded in bytes, in headers and in time. A silent connection is closed. If there are too many
 connections, the server closes the one that has been idle for the longest. So many silent
 connections or half-sent requests cannot keep other clients out.
@@ -11,8 +11,8 @@ A protocol inherits `Bounded` beside its own base and calls it at each step of t
     on_url → count_url · on_header → count_header · on_headers_complete → end_head
     a request is being answered → keep · the answer is sent → release · connection_lost → leave
 
-If these calls would cost a protocol too much, it sets `_stirred` when it has answered, instead of
-calling `release`. The longest idle connection is then found approximately, as in a CLOCK cache.
+If the calls of `release` would cost a protocol too much, it sets `_stirred` instead when it has
+answered. The longest idle connection is then found only approximately, as in a CLOCK cache.
 
 One timer serves all connections of a server. A request that arrives in one piece starts no timer.
 """

@@ -145,8 +145,8 @@ class Ulid:
 class Snowflake:
     """Snowflake, as a positive int of 63 bits whose upper 41 are milliseconds since an epoch.
 
-    The low bits of a Snowflake name the machine that minted it. So Heatsink mints none, and callers
-    pass their own.
+    The low bits of a Snowflake name the machine that minted it. So Heatsink mints no Snowflakes:
+    callers pass their own.
     """
 
     epoch_ms: int = TWITTER_EPOCH_MS

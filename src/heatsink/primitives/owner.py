@@ -1,6 +1,7 @@
-"""The process and the event loop that a client belongs to; elsewhere its calls raise `Closed`.
+"""The process and event loop that a client belongs to. Elsewhere, its calls raise `Closed`.
 
-So do calls after the client was closed, also through parts that were taken from it before.
+Calls after the client was closed raise `Closed` too, even through parts such as `hs.log` that the
+application took from the client before.
 
 A client holds connections, threads and tasks of the event loop that opened it. In another event
 loop, calls would wait for ever. A forked child has copies of the connections that no thread serves,
@@ -81,7 +82,8 @@ class Owner:
     def closed(self, otherwise: str = CLOSED) -> Closed:
         """Return the error for a client that is not open.
 
-        Its text is about the fork in a forked child process, and otherwise `otherwise`.
+        In a forked child process, the text of the error explains the fork. Elsewhere the text is
+        `otherwise`.
         """
         return Closed(FORKED if self.is_forked else otherwise)
 

@@ -1,12 +1,12 @@
 """Retries: repeat an attempt after growing pauses until it succeeds or the caller gives up.
 
-Pauses double up to a ceiling and have jitter, so that callers that were refused together do not
-come back together. `jitter` is the random share of a pause: with 1 (full jitter) a pause is
-anything up to its ceiling, with 0.5 at least half of it.
+Pauses double up to a ceiling and have jitter. So callers that were refused together do not retry
+together. `jitter` is the random share of a pause: with 1 (full jitter) a pause is anything up to
+its ceiling, with 0.5 at least half of it.
 
-The caller decides what it repeats and for how long. Before each pause its `check` gets the refusal
-as `Refused`. To give up, for example at a deadline, after some number of attempts or when closed,
-`check` raises.
+The caller decides what to repeat and for how long. Before each pause, the caller's `check` gets the
+refusal as `Refused`. To give up, for example at a deadline, after some number of attempts or when
+closed, `check` raises an error.
 """
 
 from __future__ import annotations

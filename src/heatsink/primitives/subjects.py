@@ -1,4 +1,4 @@
-"""What decisions, pins, layouts and heat are about: a user's key, or a thing of Heatsink's own.
+"""Subjects of decisions, pins, layouts and heat: a user's key, or one of Heatsink's own things.
 
 Dictionaries, reports and stores hold a subject as its text. The text of a user's key is the key
 itself. Every other text begins with NUL, which no user's key may contain. So no user's key can be
@@ -75,7 +75,7 @@ class Subject(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def has_layout(self) -> bool:
-        """Whether a pin of the subject becomes an epoch in the layout of the subject.
+        """Whether a pin of the subject becomes an epoch in the subject's layout.
 
         An author's mode is an example.
         """
@@ -95,7 +95,7 @@ AnyKey = str | Subject
 
 
 def has_rows(text: str) -> bool:
-    """Whether the subject with this text has rows, as `subject_of(text).has_rows` says."""
+    """Return whether the subject with this text has rows, like `subject_of(text).has_rows`."""
     return not text.startswith(OWN) or subject_of(text).has_rows
 
 

@@ -36,7 +36,7 @@ _WORDS = {
 
 
 def what_is_wrong(error: msgspec.ValidationError, kind: Any = None) -> tuple[str, str]:
-    """Returns the name of the wrong field, and one line that says what is wrong with it.
+    """Return the name of the wrong field, and one line that says what is wrong with it.
 
     `kind` is the type that was expected. If it is given, the line names the accepted values or
     fields.

@@ -238,9 +238,9 @@ class Server(uvicorn.Server):
 
 
 def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes uvloop's event loop, or None if uvloop is not installed.
+    """Return a function that makes uvloop's event loop, or None if uvloop is not installed.
 
-    It makes servers of many HTTP connections faster. Workers and the emulator gain nothing.
+    uvloop makes servers with many HTTP connections faster. Workers and the emulator gain nothing.
     """
     try:
         import uvloop

@@ -37,7 +37,7 @@ def tracing_hooks(tracing: bool) -> list[Hook]:
 
 
 def traced(app: ASGIApp, tracing: bool) -> ASGIApp:
-    """Return the application; if `tracing` is set, with a span for each request.
+    """Return the application. If `tracing` is set, each request gets a span.
 
     Call `tracing_hooks` first: it raises if OpenTelemetry is not installed.
     """

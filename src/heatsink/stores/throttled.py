@@ -18,7 +18,7 @@ READ_UNIT_BYTES = 4_096
 
 
 class PartitionLimit(CheckedStruct, frozen=True):
-    """The throughput limit of each partition key, to try on a laptop how a store throttles."""
+    """The throughput limit of each partition key. It shows on a laptop how a store throttles."""
 
     writes_s: float = 1_000.0
     """Write units a second: one per KB of a write."""

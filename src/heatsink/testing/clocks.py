@@ -1,4 +1,4 @@
-"""Clocks for tests: one turned by hand, and an event loop on virtual time.
+"""Clocks for tests: a clock that a test moves by hand, and an event loop on virtual time.
 
 On virtual time the clock advances only when no task is ready to run. So an hour of timeouts,
 retries and leases takes only as long as its computations, and every run is the same. The production
@@ -141,8 +141,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop without sockets, signals and real time.
 
     If no callback is ready, its time leaps to the next timer. Timers of the same time are called in
-    the order in which they were set. Simulations spend most of their time in an event loop, so this
-    one has queues of its own and not those of asyncio, which also wait for sockets and threads.
+    the order in which they were set. Simulations spend most of their time in an event loop. So for
+    speed, this event loop has its own queues: those of asyncio also wait for sockets and threads.
     """
 
     def __init__(self) -> None:
@@ -226,7 +226,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def run_on_virtual_time(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine like `asyncio.run`, on virtual time; raises `Deadlock` if nothing can run.
+    """Run a coroutine on virtual time, like `asyncio.run`. Raises `Deadlock` if nothing can run.
 
     Threads and sockets do not work on virtual time.
 

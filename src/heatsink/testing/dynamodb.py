@@ -1,10 +1,10 @@
-"""The DynamoDB emulator for tests of applications: in a thread of this process, reset at will.
+"""The DynamoDB emulator for tests of applications, in a thread of this process.
 
     with LocalDynamoDB() as dynamodb:
         client = dynamodb.client()          # boto3, if it is installed
 
-With pytest, the fixture `dynamodb` is there as soon as Heatsink is installed: one emulator for each
-process, empty at the start of each test. `pytest -p no:heatsink` turns it off.
+With pytest, the fixture `dynamodb` is available as soon as Heatsink is installed. Each process has
+one emulator, which is empty at the start of each test. `pytest -p no:heatsink` turns it off.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ REGION = "us-east-1"
 class LocalDynamoDB:
     """An emulator on a free port of this machine, which runs in a thread of this process.
 
-    `settings` are those of `heatsink dynamo`, by default without limits, so that only faults that a
-    test asks for throttle. The blocking methods may be called from any thread.
+    `settings` are those of `heatsink dynamo`. By default there are no limits, so requests are
+    throttled only if a test asks for it. The blocking methods may be called from any thread.
 
         with LocalDynamoDB() as dynamodb:
             dynamodb.fail(operation="PutItem", count=2)

@@ -19,9 +19,9 @@ from .clocks import SkewedClock
 class Faults:
     """How often calls over a link fail, and how. You may change the fields at any time.
 
-    `lost`, `answer_lost` and `late` are probabilities from 0 to 1: that a call never arrives, that
-    its answer never returns, and that the call arrives `late_s` seconds late. `cut` loses every
-    call, `deaf` every answer.
+    `lost`, `answer_lost` and `late` are probabilities from 0 to 1. `lost`: a call never arrives.
+    `answer_lost`: its answer never returns. `late`: the call arrives `late_s` seconds late. With
+    `cut`, every call is lost. With `deaf`, every answer is lost.
 
     Example::
 

@@ -66,7 +66,7 @@ def run(
 
     `action` may be left out if `actions` has one action only. All calls of a handler happen in this
     thread and on virtual time: `asyncio.sleep(3600)` returns immediately. Handlers must not use
-    sockets. Raises `InvalidSetting` for an unknown action, and what the lifespan raises::
+    sockets. Raises `InvalidSetting` for an unknown action. Errors of the lifespan are raised, too::
 
         ran = heatsink.testing.run(actions, [{"id": 1}, {"id": -1}], action="tag")
         assert ran.progress.done == 1

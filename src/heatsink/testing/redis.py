@@ -1,7 +1,8 @@
 """Private Redis or Valkey servers for tests: one server, a cluster, or a primary with a sentinel.
 
 The servers need no root, listen on free ports of the loopback interface, and end with the process
-that started them. Each class raises `MissingServer` if no server is installed or it does not start.
+that started them. Each class raises `MissingServer` if no server is installed or the server does
+not start.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class RedisServer:
             return False
 
     def command(self, *words: str) -> str:
-        """Send one command (no spaces in its words); return the reply without its type byte."""
+        """Send one command (no spaces in its words). Returns the reply without its type byte."""
         with socket.create_connection((HOST, self.port), timeout=2.0) as connection:
             if self.password and not self._acl:
                 connection.sendall(f"AUTH {self.password}\r\n".encode())
@@ -183,8 +184,8 @@ SETTLE_LOOK_S = 0.05
 class RedisCluster:
     """A private cluster of three masters, ready after about two seconds.
 
-    Each master has `replicas` replicas. `options` are lines of the configuration of all nodes, as
-    for `RedisServer`; so is `append_only`.
+    Each master has `replicas` replicas. `options` and `append_only` are as in `RedisServer`, and
+    apply to all nodes.
 
     Example::
 

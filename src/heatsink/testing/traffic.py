@@ -14,9 +14,9 @@ HEAD = 100_000
 class Zipf:
     """A Zipf distribution over ranks 0 to `keys` - 1: rank n has the weight 1 / (n + 1) ** skew.
 
-    A table holds the first 100,000 ranks. Beyond these, neighbouring ranks hardly differ. So an
-    integral, whose inverse is a formula, replaces the sum. A billion keys take no more memory than
-    the table.
+    A table holds the first 100,000 ranks. Beyond these, neighbouring ranks hardly differ. So for
+    higher ranks, an integral with a simple inverse replaces the sum. A billion keys take no more
+    memory than the table.
     """
 
     def __init__(self, keys: int, skew: float) -> None:

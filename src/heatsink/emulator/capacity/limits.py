@@ -127,7 +127,7 @@ class Side:
     def judge(
         self, units: float, now_s: float, table: Bucket | None, lend: bool
     ) -> CapacityVerdict:
-        """Return whether every limit allows a request. Takes no units.
+        """Return whether all limits allow a request. Takes no units.
 
         `table` is the bucket of the whole table. With `lend`, the partition may use throughput that
         other partitions leave unused.

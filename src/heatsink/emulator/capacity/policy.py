@@ -1,4 +1,4 @@
-"""Decides from measurements, not from events, how to relieve a hot partition, and says why.
+"""Decides how to relieve a hot partition, and says why. The input is measurements, not events.
 
     hot for long enough ─┬─ it holds one key ──────────────▶ CannotHelp: spread the key
                          ├─ no more partitions allowed ────▶ CannotHelp

@@ -125,7 +125,7 @@ class AdaptiveTable:
         )
 
     def charge(self, key_hash: int, writes: float, reads: float, now_s: float) -> CapacityVerdict:
-        """Take the units of one request. If a limit throttles the request, take none.
+        """Take the units of one request, or none if a limit throttles the request.
 
         The verdict says whether the request was accepted.
         """
@@ -197,7 +197,7 @@ class AdaptiveTable:
         return changes
 
     def decide(self, now_s: float) -> list[Change]:
-        """If the window has lasted a second, end the window and return the changes to make.
+        """End the window if it has lasted a second, and return the changes to make.
 
         A partition with a pending split, isolation or merge gets no further change until `apply`.
         """

@@ -39,7 +39,7 @@ SAME_NAME = "Both the Hash Key and the Range Key element in the KeySchema have t
 
 
 def check_name(name: str, field: str) -> None:
-    """Raise unless `name` is a valid name of a table or an index. `field` is in the error."""
+    """Raise unless `name` is a valid name of a table or an index. The error names `field`."""
     if NAME.fullmatch(name):
         return
     member = f"Value '{name}' at '{field}'"
@@ -133,7 +133,7 @@ def local_index(
 def global_index(
     wanted: GlobalSecondaryIndex, table: Schema, kinds: dict[str, str], arn: str
 ) -> IndexSpec:
-    """Return the definition of a global index, whose key may have up to four attributes a part."""
+    """Return the definition of a global index. Each part of its key has up to four attributes."""
     member = "globalSecondaryIndexes.1.member"
     check_name(wanted.index_name, f"{member}.indexName")
     if not wanted.key_schema:
@@ -274,7 +274,7 @@ def check_throughput(mode: BillingMode, provisioned: ProvisionedThroughput | Non
 
 
 def check_units(provisioned: ProvisionedThroughput | None) -> None:
-    """Raise if the units are more than DynamoDB can count. It checks this before all else."""
+    """Raise if the units are more than DynamoDB can count. DynamoDB checks this first."""
     if provisioned is None:
         return
     for field, units in (

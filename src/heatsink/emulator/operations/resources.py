@@ -80,7 +80,7 @@ def describe_limits(_: Database, __: Nothing) -> Json:
 
 
 def describe_endpoints(_: Database, __: Nothing) -> Json:
-    """Return the service's endpoint. SDKs that look for endpoints then keep the one they have."""
+    """Return the service's endpoint, so that SDKs with endpoint discovery keep their endpoint."""
     address = f"dynamodb.{REGION}.amazonaws.com"
     return {"Endpoints": [{"Address": address, "CachePeriodInMinutes": ENDPOINT_MINUTES}]}
 

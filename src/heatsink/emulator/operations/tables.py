@@ -92,7 +92,7 @@ def create_table(database: Database, request: CreateTable) -> Json:
 
 
 def checked_tags(tags: list[Tag], before: dict[str, str] | None = None) -> dict[str, str]:
-    """Return tags by key, added to those of before. Raises if a table may not have them."""
+    """Return the old and the new tags, by key. Raises if a table may not have these tags."""
     for tag in tags:
         if not 1 <= len(tag.key) <= TAG_KEY_MAX or len(tag.value) > TAG_VALUE_MAX:
             raise ValidationFailed(

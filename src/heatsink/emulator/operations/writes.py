@@ -1,7 +1,7 @@
 """PutItem, UpdateItem and DeleteItem, in three steps that batches and transactions share.
 
-A write is prepared, planned and committed. To prepare checks everything that needs no table, since
-DynamoDB checks it first. To plan looks at the stored item.
+A write is prepared, planned and committed. The first step checks everything that needs no table,
+since DynamoDB checks that first. The second step looks at the stored item.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class PlannedWrite(msgspec.Struct, frozen=True):
     def collection(self) -> Json | None:
         """Return the size of the item collection after the write.
 
-        As on DynamoDB, None in a table without local indexes.
+        As on DynamoDB, the result is None in a table without local indexes.
         """
         local, row = self.table.local_indexes(), self.new or self.old
         if not local or row is None:

@@ -1,6 +1,7 @@
 """The live page about the emulator's partitions.
 
-The path /partitions has its data as JSON, and /explain says in words which partitions are hot.
+The path /partitions returns the page's data as JSON, and /explain says in words which partitions
+are hot.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def answer(path: str, engine: Engine) -> tuple[str, bytes] | None:
-    """Return the content type and the content of a path. None if the page has no such path."""
+    """Return the content type and the content of a path; None if there is no such path."""
     if path == PARTITIONS:
         return "application/json", _encode(engine.partitions())
     if path == EXPLAIN:

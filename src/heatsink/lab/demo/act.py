@@ -87,7 +87,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class ActVerdict(msgspec.Struct, frozen=True, tag="verdict"):
-    """How a run ended: `line` says it in one sentence with figures, `findings` give the details."""
+    """How a run ended. `line` is one sentence with figures, `findings` give the details."""
 
     line: str
     outcome: Outcome
@@ -99,9 +99,9 @@ def settle(
 ) -> tuple[str, Outcome, list[ActFinding]]:
     """Return the fields of a verdict: its line, outcome and findings.
 
-    If the machine offered too little traffic, the outcome is "too_busy". But if `wrong` is set,
-    then acknowledged data is missing, duplicated or wrong, and the outcome is "not_held" however
-    busy the machine was.
+    If the machine offered too little traffic, the outcome is "too_busy". `wrong` says that
+    acknowledged data is missing, duplicated or wrong. In this case the outcome is "not_held",
+    however busy the machine was.
     """
     if not offer.is_enough and not wrong:
         share = offer.made / max(offer.due, 1)

@@ -28,7 +28,7 @@ Sized = Callable[[TrafficPlan, Clock, Random], Awaitable[TrafficPlan]]
 
 
 def fixed(plan: TrafficPlan) -> Sized:
-    """Return a function that always returns `plan`, for a user who has chosen its size."""
+    """Return a function that always returns `plan`, for a user who has chosen the plan's size."""
 
     async def sized(_: TrafficPlan, __: Clock, ___: Random) -> TrafficPlan:
         return plan

@@ -28,7 +28,8 @@ Store = TypeVar("Store")
 class Totals(msgspec.Struct):
     """How many calls of a lane were offered, accepted and dropped.
 
-    `throttled` counts the tries that the store refused: several for one call if it was retried.
+    `throttled` counts the tries that the store refused. A call that was retried may count several
+    times.
     """
 
     offered: int = 0

@@ -203,11 +203,11 @@ class Spreading:
 class Watch:
     """The fleet's heat as a coordinator sees it, on the time of the trace.
 
-    It runs the production tracker, reports and aggregator with their timing. Counts are read ten
-    times per window, keys with rising load are reported early, and a window is complete a little
-    after its end. One tracker stands for all app servers, since the sum of their reports would be
-    the same. `early` says whether rising keys are reported early. Only a whole trace allows this: a
-    sample has too few requests.
+    This class runs the production tracker, reports and aggregator with their timing. Counts are
+    read ten times per window, keys with rising load are reported early, and a window is complete a
+    little after its end. One tracker stands for all app servers, since the sum of their reports
+    would be the same. `early` says whether rising keys are reported early. Only a whole trace
+    allows this: a sample has too few requests.
     """
 
     def __init__(self, window_s: float, bucket_units_s: int, early: bool, now_s: float) -> None:

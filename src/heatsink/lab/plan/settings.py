@@ -124,7 +124,7 @@ class Period(msgspec.Struct):
 
 
 def minutes_of(periods: Iterable[Period], period_s: float, last_s: float) -> list[Period]:
-    """Return the minutes of these periods; the trace covers `last_s` of the last minute."""
+    """Return the minutes of these periods. The trace covers `last_s` of the last minute."""
     in_a_minute = round(MINUTE_S / period_s)
     minutes = []
     for number, each in groupby(periods, key=lambda period: period.number // in_a_minute):
@@ -155,7 +155,7 @@ class MonthlyCost(msgspec.Struct, frozen=True):
 def cost_of(
     minutes: list[Period], weight: int, covered_s: float, settings: PlanSettings
 ) -> MonthlyCost:
-    """Return the cost of a month that is like the `covered_s` seconds of the trace throughout.
+    """Return the cost of a month in which all traffic is like the `covered_s` seconds of the trace.
 
     On demand, AWS bills each unit. Provisioned, AWS bills the capacity. If `settings` has no fixed
     capacity, auto scaling sets it every hour to what the busiest minute of that hour needs.

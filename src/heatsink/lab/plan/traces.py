@@ -80,7 +80,8 @@ class CsvTrace:
 
     The first line names the columns, in any order; columns with other names are ignored. `time` is
     in seconds or milliseconds since 1970, or ISO 8601, in UTC if it has no offset. Lines are in
-    order of time, or up to `LATE_S_MAX` late, as in logs of several servers: those are sorted.
+    order of time. A line may be up to `LATE_S_MAX` late, as in logs of several servers: such lines
+    are sorted in.
     """
 
     def __init__(self, path: Path, weight: int = 1) -> None:

@@ -1,5 +1,5 @@
-"""`heatsink adopt`: the steps by which a table comes under Heatsink, and leaves it again.
+"""`heatsink adopt`: the steps in which a table starts to use Heatsink, and leaves it again.
 
-`steps.py` reads and records where a table stands, `writers.py` finds programs that write past
-Heatsink, `leaving.py` brings rows back under the bare key.
+`steps.py` reads and records how far a table's adoption is. `writers.py` finds programs that write
+to the table without Heatsink. `leaving.py` moves rows back under the bare key.
 """

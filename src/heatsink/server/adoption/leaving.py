@@ -1,14 +1,15 @@
-"""Brings the rows of a table back under the bare key, so that it can be used without Heatsink.
+"""Moves the rows of a table back under the bare key, so that programs can use it without Heatsink.
 
 First the registry gets a note, after which all processes refuse requests on the table. Then each
-row in a bucket is moved: one transaction puts it under the bare key, if no row is there, and
-deletes it from its bucket, if it still is as it was read. So a row is in exactly one place at any
-time, and a row that somebody else changes meanwhile is moved in its new form.
+row in a bucket is moved by one transaction. The transaction puts the row under the bare key and
+deletes it from its bucket. It fails if the bare key already holds such a row, or if the row in the
+bucket has changed since it was read. So a row is in exactly one place at any time. A row that
+another program changes meanwhile is moved in its new form.
 
-If both places hold a row with the same sort key, another program has written it since. The move
-leaves both as they are, and reports them: only you know which one counts.
+If both places hold a row with the same sort key, another program has written the row under the bare
+key. The move leaves both rows as they are, and reports them: only you know which one is right.
 
-A move that was interrupted, even by `kill -9`, is continued by running it again.
+If a move was interrupted, even by `kill -9`, run it again: it continues.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Mover:
         self._clock = clock
 
     async def move(self, row: Row) -> Moved:
-        """Move a row of a bucket under the bare key. Repeats the move if the row changes meanwhile.
+        """Move a row from its bucket to the bare key. Repeats that if the row changes meanwhile.
 
         Raises `Unavailable` if DynamoDB throttles too often.
         """

@@ -1,4 +1,4 @@
-"""Where a table stands on its way into Heatsink, and the steps that an operator takes.
+"""How far a table's adoption is, and the steps that an operator takes.
 
 dry run     heat is counted, and the leader decides, but no key gets a second bucket
 complete    no program writes past Heatsink: keys may be spread
@@ -57,7 +57,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Departure(msgspec.Struct, frozen=True):
-    """What a move back did. `conflicts` are rows that another program has written meanwhile."""
+    """The result of a move back. `conflicts` are rows that another program has also written."""
 
     moved: int
     merged: int
@@ -96,7 +96,7 @@ def standing_of(view: View, table: str) -> Standing:
 
 
 async def complete(registry: Registry, table: str) -> None:
-    """Record that no program writes past Heatsink from now on. Raises `InvalidSetting`."""
+    """Record that all programs write through Heatsink from now on. Raises `InvalidSetting`."""
     if is_leaving(registry.view, table):
         raise InvalidSetting(
             f"table {table!r} has left this registry, which still has its old layouts: adopt it "
@@ -111,7 +111,7 @@ async def complete(registry: Registry, table: str) -> None:
 async def written_past(
     registry: Registry, address: DynamoAddress, declared: SpreadTable, clock: Clock
 ) -> list[Stray]:
-    """Return rows of spread keys that were written past Heatsink; at most the first 100."""
+    """Return at most 100 rows of spread keys that were written without Heatsink."""
     client = open_table(address, clock)[1]
     places = Places(declared, registry.view, registry.meta.seed)
     found: list[Stray] = []

@@ -1,8 +1,8 @@
-"""Finds programs that write to a table past Heatsink, and keeps them out.
+"""Finds programs that write to a table without Heatsink, and keeps them out.
 
-DynamoDB does not tell who wrote an item. Two sources do. CloudTrail, if it records data events,
-names the role of every write. And once keys are spread, a row under the bare key that belongs into
-a bucket was written past Heatsink.
+DynamoDB does not say who wrote an item. There are two other sources. CloudTrail names the role of
+every write, if it records data events. And when a key is spread, a row under the bare key that
+belongs in a bucket was written without Heatsink.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class _Trail(msgspec.Struct):
 
 
 def writers_in(files: Iterable[Path], table: str, roles: Iterable[str]) -> list[Writer]:
-    """Return who wrote to a table, apart from Heatsink's own roles, by files of CloudTrail.
+    """Return who wrote to a table without Heatsink, according to log files of CloudTrail.
 
     `files` are log files as CloudTrail stores them, gzipped or not. `roles` are the ARNs of roles
-    that write through Heatsink. Raises `InvalidSetting` for a file that is none of CloudTrail's.
+    that write through Heatsink. Raises `InvalidSetting` for a file that is not from CloudTrail.
     """
     ours, found = set(roles), dict[str, Writer]()
     for event in (event for file in files for event in _events(file)):
@@ -96,7 +96,8 @@ def _concerns(event: dict[str, Any], table: str) -> bool:
 def only_writers(table_arn: str, roles: list[str]) -> dict[str, Any]:
     """Return a policy of the table that lets only these roles write to it.
 
-    It is a resource-based policy: `aws dynamodb put-resource-policy` sets it. It grants nothing.
+    This is a resource-based policy, which `aws dynamodb put-resource-policy` sets. It only denies:
+    it grants no permission.
     """
     return {
         "Version": "2012-10-17",
@@ -114,7 +115,7 @@ def only_writers(table_arn: str, roles: list[str]) -> dict[str, Any]:
 
 
 class Stray(msgspec.Struct):
-    """A row under the bare key that belongs into a bucket: it was written past Heatsink."""
+    """A row under the bare key that belongs in a bucket: it was written without Heatsink."""
 
     partition_key: str
     sort_key: Any
@@ -129,7 +130,7 @@ def spread_keys(view: View, table: str) -> list[str]:
 
 
 async def strays(client: DynamoClient, places: Places, view: View) -> AsyncIterator[Stray]:
-    """Yield the rows of spread keys that were written past Heatsink since the adoption."""
+    """Yield the rows of spread keys that were written without Heatsink since the adoption."""
     table = places.table
     for key in spread_keys(view, table.name):
         request: dict[str, Any] = {

@@ -40,7 +40,7 @@ class RequestCollector(Collector):
 
 
 class Metrics:
-    """The page /metrics of one process: what its collectors find at the time of the request."""
+    """The page /metrics of one process: the values of its collectors when the request comes."""
 
     def __init__(self, *collectors: Collector) -> None:
         self._registry = CollectorRegistry()

@@ -136,10 +136,10 @@ class Route:
     """A route of the API: method, path, handler and rules. With `scope` None anyone may call it.
 
     With `stream` the body is read, or the response sent, in pieces. `statuses` are the codes of
-    success. `problems` are the codes of errors beyond those that every call can have; the text says
-    what such an error means here, and is empty if it means the same in every call. Browsers and
-    CDNs may cache `absorbed` reads for a moment. `audited` calls are logged. `retry_key` describes
-    the header Idempotency-Key; empty if the call does not take it.
+    success. `problems` are the codes of errors that not every call can have. The text of a code
+    says what the error means for this route. The text is empty if the error means the same in every
+    call. Browsers and CDNs may cache `absorbed` reads for a moment. `audited` calls are logged.
+    `retry_key` describes the header Idempotency-Key; empty if the call does not take it.
     """
 
     method: str
@@ -175,7 +175,7 @@ class Route:
 
 
 def retry_key_of(call: Call[Any, Any]) -> str | None:
-    """Return the header Idempotency-Key; None without one. Raises `Refusal` for a bad one."""
+    """Return the header Idempotency-Key, or None. Raises `Refusal` if the header is malformed."""
     key = call.headers.get(RETRY_HEADER.lower().encode())
     if key is None:
         return None
@@ -213,7 +213,7 @@ class RouteTable:
     def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
         """Return the route of a path, and the values of the route's parameters by name.
 
-        Raises `Refusal` if there is no such path or if it does not allow the method.
+        Raises `Refusal` if there is no such path, or if the path does not allow the method.
         """
         node, values = self._root, []
         parts = raw_path.split("/")[1:]

@@ -270,7 +270,7 @@ class HotKeyLine(msgspec.Struct, frozen=True):
     and `write_units_s + bound_s`: servers sample cold keys.
 
     `kind` is `key` for a key of the application; `posts`, for example, are the rows of an author's
-    posts. `bound_s` is null while a server's report is late: then there is no upper bound.
+    posts. While a server's report is late, there is no upper bound, and `bound_s` is null.
     """
 
     kind: Kind
@@ -287,10 +287,11 @@ class HotKeyLine(msgspec.Struct, frozen=True):
 class HeatAnswer(msgspec.Struct, frozen=True):
     """The hottest keys. If `window` is null, this server does not know them: ask `leader`.
 
-    A key that is not listed costs at most `unreported_s` units a second; null if there is no such
-    bound, because a server's report is late. `bucket_units_s` is the planned load of a bucket, in
-    write units a second. `partitions` is empty unless the store reports its partitions.
-    `nobody_leads` says how long there has been no leader; it is null while there is one.
+    A key that is not listed costs at most `unreported_s` units a second. `unreported_s` is null
+    while a server's report is late, since there is no such bound then. `bucket_units_s` is the
+    planned load of a bucket, in write units a second. `partitions` is empty unless the store
+    reports its partitions. `nobody_leads` says how long there has been no leader; it is null while
+    there is one.
     """
 
     leads: bool
@@ -340,9 +341,9 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     server has sent to each bucket since it started. `hot_by` says why the key is spread or cached:
     `write-hot`, `pinned`, `unpinned` (a pin spread it, and was withdrawn), `read-hot`, or empty.
     `near` is how long all servers cache reads of the key, in milliseconds. `store` says what the
-    store can do about throttled writes. `wanted` is a decision that the store has refused to write
-    so far. `nobody_leads` says how long there has been no leader; it is null while there is one.
-    `lines` is the whole answer in words, as `heatsink explain` prints it.
+    store can do about throttled writes. `wanted` is a decision that the leader could not write to
+    the store so far. `nobody_leads` says how long there has been no leader; it is null while there
+    is one. `lines` is the whole answer in words, as `heatsink explain` prints it.
     """
 
     kind: Kind
@@ -463,8 +464,8 @@ class Done(msgspec.Struct, frozen=True):
 class DecisionLine(msgspec.Struct, frozen=True):
     """A decision.
 
-    It applies to rows written from `effective` on. `value: null` revokes the subject's last
-    decision about this setting.
+    The decision applies to rows written from `effective` on. `value: null` revokes the subject's
+    last decision about this setting.
     """
 
     version: int
@@ -494,8 +495,8 @@ class PartitionLine(msgspec.Struct, frozen=True):
     """A queue partition. `claimed`, `done`, `failed` and `retried` are totals.
 
     All other fields describe the partition now. `target` is the number of workers that the leader
-    wants; null if this server does not know it. `place` is the Redis that holds the partition,
-    without login, or `home`; `moves_to` is empty unless the partition is to move.
+    wants. It is null if this server does not know the number. `place` is the Redis that holds the
+    partition, without login, or `home`; `moves_to` is empty unless the partition is to move.
     """
 
     partition: int
@@ -537,8 +538,8 @@ class ServerStatus(msgspec.Struct, frozen=True):
 
     `horizon_s` is how far its view of the registry is ahead of now. If it is below 0, the server is
     not `ready`, and writes wait. `nobody_leads` says how long there has been no leader, and is null
-    while there is one. `news_lost` says why the Redis for news does not answer. It is null while
-    that Redis answers, and if there is none.
+    while there is one. `news_lost` says why the Redis for news does not answer. `news_lost` is null
+    while that Redis answers, and in a deployment without a Redis for news.
     """
 
     name: str

@@ -83,7 +83,7 @@ class Past(msgspec.Struct, frozen=True):
 )
 @json_option
 def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
-    """Show where your TABLE stands on its way into Heatsink, and take the next step.
+    """Show how far the adoption of your TABLE by Heatsink is, and take the next step.
 
     URL is the store that holds Heatsink's registry. TABLE is the name of a table in the same
     region, or the URL of a table elsewhere: dynamodb://chat?region=eu-west-1. Until --complete,

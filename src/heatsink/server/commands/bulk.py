@@ -137,8 +137,8 @@ def submit(
 ) -> None:
     """Run ACTION on every line of FILE (.csv with a header, or .jsonl).
 
-    A line of a .csv file is a dict whose values are text, also numbers. A line of a .jsonl file is
-    any JSON value.
+    A line of a .csv file is a dict. All its values are text, even numbers. A line of a .jsonl file
+    is any JSON value.
     """
     order = {name: others.pop(name) for name in ("tenant", "priority", "rate", "on_done")}
     accepted_as: list[str] = []
@@ -387,7 +387,7 @@ def place(partition: int, url: str, as_json: bool, **options: Any) -> None:
     """Move PARTITION to the Redis at URL, or to `home`, while producers and workers run.
 
     The partition gets no new parts. When its parts have ended, it moves. If this command is killed,
-    run it again: it goes on. To give the move up, place the partition where it is.
+    run it again to continue. To cancel the move, place the partition where it is now.
     """
     before: list[str] = []
 

@@ -341,8 +341,9 @@ async def _as_json(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -
 def balance(url: str, as_json: bool, **options: Any) -> None:
     """Plan which slots of the cluster at URL should move, and with --apply move them.
 
-    With --watch, several of these may run: one balances, the others wait. With --store, every move
-    is a decision in the history of the registry (`heatsink decisions --store`).
+    With --watch, you may run this command in several places: one process balances, the others wait.
+    With --store, every move is a decision in the history of the registry (`heatsink decisions
+    --store`).
     """
     if options["watch"] and not options["apply"]:
         raise InvalidSetting("--watch moves slots: pass --apply too, or leave out --watch")

@@ -112,7 +112,7 @@ async def run_coordinator(
     ending: Ending,
     scales_workers: bool = False,
 ) -> None:
-    """Run a coordinator until a signal, then release its lease: a standby can lead immediately."""
+    """Run a coordinator until a signal. Then release its lease, so that a standby can lead."""
     async with client as heatsink:
         if scales_workers:
             await heatsink.bulk.open()

@@ -184,9 +184,9 @@ def door() -> None:
 def serve_door(log_json: bool, **options: Any) -> None:
     """Serve DynamoDB's protocol in front of DynamoDB, for programs in any language.
 
-    A program on this machine changes its endpoint URL to http://127.0.0.1:8324, and nothing else.
-    Requests on tables that --tables declares are adapted to the buckets of their keys. All others
-    are passed on as they are, signed with this process's AWS credentials.
+    In a program on this machine, you change only the endpoint URL, to http://127.0.0.1:8324.
+    Requests on tables that --tables declares are adapted to the buckets of their keys. All other
+    requests are passed on unchanged, signed with this process's AWS credentials.
     """
     set_up(log_json)
     number = run_door(settings_of(options), SystemClock(), Random)

@@ -132,7 +132,7 @@ def decisions(
 ) -> None:
     """List the newest decisions of the coordinators and operators, with their reasons.
 
-    Numbers of workers are among them. With --store no server is needed.
+    Decisions on numbers of workers are included. With --store no server is needed.
     """
     from_store = decisions_in(store, limit, follow) if store else None
     lines = from_store or _from_server(Remote(server, token), limit, follow)

@@ -1,4 +1,4 @@
-"""The progress of all commands that take a while: what is done, and the time left.
+"""The progress display of commands that take a while: what is done, and the time left.
 
 On a terminal it is a bar. If stderr is a file or a pipe, it is a plain line every few seconds.
 """

@@ -89,7 +89,7 @@ OPTIONS = (
 def cluster_settings(
     cluster: str | None, balance_cluster: bool, queue: str | None
 ) -> dict[str, Any]:
-    """Return which cluster to watch, as arguments of `connect`: the one named, or the queue's."""
+    """Return which cluster to watch, as arguments of `connect`: the named one, or the queue's."""
     of_queue = queue if queue and queue.partition(":")[0].endswith("+cluster") else None
     if balance_cluster and not (cluster or of_queue):
         raise InvalidSetting("--balance-cluster needs --cluster redis+cluster://host:6379")

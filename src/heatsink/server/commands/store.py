@@ -37,8 +37,8 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def opened(url: str, may_found: bool = False) -> Iterator[BlockingHeatsink]:
     """Yield a client of the store. The client never leads.
 
-    If the store's file is missing, create it and say so, or raise `InvalidSetting` unless
-    `may_found` is true.
+    If the store's file is missing, raise `InvalidSetting`. With `may_found`, create the file
+    instead, and say so.
     """
     check_store(url)
     if may_found and (file := missing_file(url)) is not None:

@@ -2,8 +2,8 @@
 
 Nobody but AWS can verify a signature that was made with AWS credentials. So the door issues key
 pairs of its own. Applications use them as they use AWS credentials: as access key and secret key.
-A signature is made with the secret itself, so the file that keeps the pairs is as secret as they
-are: only its owner may read it.
+To check a signature, the door needs the secret itself. So the file that holds the pairs is as
+secret as the pairs: only its owner may read the file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class KeyPair(msgspec.Struct, frozen=True):
     def allows(self, operation: str, tables: set[str]) -> bool:
         """Return whether the pair may call an operation on these tables.
 
-        An operation that names no table concerns all of them.
+        An operation that names no table concerns all tables.
         """
         needed = LEVELS.index(level_of(operation))
         for table in tables or {ANY}:

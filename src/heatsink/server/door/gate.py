@@ -1,10 +1,10 @@
 """The HTTP server of the door: accepts requests, checks their senders, and sends the answers.
 
-On loopback it takes requests with any signature. Then only programs of this machine can reach it,
-and a web page cannot call it: a request needs the header X-Amz-Target, which a page may send to
-another site only with permission (CORS), and the door never gives any. It also refuses host names
-that are not this machine's. Elsewhere it takes only requests that are signed with one of its own
-key pairs.
+On loopback, the door accepts requests with any signature, since only programs of this machine can
+reach it. A web page cannot call the door: a request needs the header X-Amz-Target. A page may send
+this header to another site only with that site's permission (CORS), which the door never gives. The
+door also refuses host names that are not this machine's. On other addresses, the door accepts only
+requests that are signed with one of its own key pairs.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ Work = Callable[[], Awaitable[bytes]]
 def written_anew(body: bytes) -> bytes:
     """Return a request's JSON without repeated fields.
 
-    Servers differ in which of two fields with one name they take, so a request that names two
-    tables could pass the check of its scopes with one, and read the other.
+    If a field occurs twice, some servers use the first value and others the last. So a request that
+    names two tables could pass the check of scopes with one table, and read the other.
     """
     try:
         return encode(decode(body))
@@ -106,7 +106,7 @@ class DoorLimits(ConnectionLimits, frozen=True):
 
 
 class DoorConnection(WireConnection):
-    """A connection whose requests are answered later, one after the other, in their order."""
+    """A connection whose requests are answered asynchronously, one by one, in their order."""
 
     _server: Gate
 

@@ -1,8 +1,9 @@
 """Runs the door: in this process, or in several that share one port.
 
-With several processes, the first one serves nothing. It starts the others, restarts one that dies,
-and replaces them one by one when it gets SIGHUP: a new process takes connections before the old one
-stops to. The system spreads new connections over the processes (SO_REUSEPORT).
+With several processes, the first one serves no requests. It starts the others, and restarts a
+process that dies. On SIGHUP it replaces the processes one by one: a new process accepts connections
+before the old one stops accepting them. The system spreads new connections over the processes
+(SO_REUSEPORT).
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def listening(settings: DoorSettings, is_shared: bool) -> Iterator[list[socket.s
 def reserved(settings: DoorSettings) -> Iterator[int]:
     """Reserve the port for the processes that share it, and yield its number.
 
-    A socket that is bound, but does not listen, gets no connection.
+    The reserving socket is bound but does not listen, so it gets no connection.
     """
     if not settings.is_shared:
         with listening(settings, is_shared=False) as listeners:  # refuses a port that is in use
@@ -156,7 +157,8 @@ def reserved(settings: DoorSettings) -> Iterator[int]:
 class Supervisor:
     """Starts processes, restarts those that die, and replaces all at SIGHUP.
 
-    `work` is what a process does: it gets its number and a function to call once it is ready.
+    `work` is the function that each process runs. Its arguments are the number of the process, and
+    a function to call when the process is ready.
     """
 
     def __init__(self, count: int, work: Callable[[int, Ready], None]) -> None:
@@ -166,7 +168,7 @@ class Supervisor:
         self._leaving: set[int] = set()
 
     def run(self, started: Callable[[], None]) -> int:
-        """Run until SIGINT or SIGTERM, which is returned. `started` is called once all are ready.
+        """Run until SIGINT or SIGTERM, and return the signal. Call `started` when all are ready.
 
         Raises `Misconfigured` if a process cannot start.
         """

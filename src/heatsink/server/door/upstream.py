@@ -1,6 +1,6 @@
-"""Answers requests: on declared tables with the core, all others by passing them on.
+"""Answers requests: the core handles declared tables, all other requests are passed on.
 
-A request that is passed on keeps its bytes, and so does its answer. Only its signature is new.
+A request that is passed on keeps its bytes, except for a new signature. Its answer is unchanged.
 """
 
 from __future__ import annotations

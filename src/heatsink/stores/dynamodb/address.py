@@ -34,7 +34,7 @@ class DynamoAddress(msgspec.Struct, frozen=True):
     def is_local(self) -> bool:
         """Whether the endpoint is on this machine.
 
-        Then it is an emulator, which accepts any credentials.
+        A local endpoint is an emulator, which accepts any credentials.
         """
         return urlsplit(self.endpoint).hostname in ("127.0.0.1", "localhost", "::1")
 

@@ -1,8 +1,9 @@
 """A thin DynamoDB client: signed JSON over persistent connections, credentials, and typed errors.
 
 botocore builds, validates and parses each request in Python. A put through this client takes a
-twentieth of the CPU time of aiobotocore (`./dev bench dynamodb_client`). It repeats only reads
-whose connection turned out to be closed: callers retry all else (`spread.backoff`).
+twentieth of the CPU time of aiobotocore (`./dev bench dynamodb_client`). This client repeats a
+request only if it is a read whose connection turned out to be closed. All other retries are made by
+callers (`spread.backoff`).
 
 The type of an error says what helps: waiting (`Unavailable`), more buckets (`Throttled`), or an
 operator (`Misconfigured`, `NoAccess`, `InvalidSetting`).
@@ -255,7 +256,7 @@ class DynamoClient:
         return Unavailable(f"the server at {self._url} is not DynamoDB: check endpoint= in the url")
 
     def time_of(self, answer: Answer) -> int:
-        """Return when the server answered, in milliseconds: this clock's time without a Date."""
+        """Return when the server answered, in milliseconds: its header Date, or else this clock."""
         try:
             return milliseconds_of(answer.date)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Kept HTTP/1.1 connections to one endpoint, with one request on each at a time.
+"""Persistent HTTP/1.1 connections to one endpoint, each with one request at a time.
 
 An HTTP library builds a request object, a response object and several callbacks for each call.
 Here, the caller passes the bytes of a whole request, and one future waits for its answer. So a put
@@ -7,11 +7,11 @@ takes little more CPU than the event loop and the system calls (`./dev bench dyn
 A connection never gives one request the answer to another. It takes a new request only after a
 complete answer that ended exactly where the data ended. In all other cases it is closed: after a
 cancellation, an error, surplus bytes, `Connection: close`, or an answer that came before the whole
-request was sent. An answer must have a length or be chunked. If only the end of the connection ends
-an answer, nobody can tell it from half an answer.
+request was sent. An answer must have a length or be chunked. If an answer ended only with the
+connection, it could not be told from half an answer.
 
-The pool has no deadline for a request: its caller has one (`primitives.cut`). Nor does it limit the
-number of connections: its caller does (`Turns`).
+The pool sets no deadline for a request, and no limit for the number of connections. Its caller sets
+both (`primitives.cut`, `Turns`).
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ class Connection(asyncio.Protocol):
         return waiter
 
     def give_up(self, waiter: asyncio.Future[Answer]) -> None:
-        """Close the connection if it still owes this answer.
+        """Close the connection if this answer has not arrived yet.
 
-        It owes it no more if the task was cancelled after the answer had come. Then the connection
-        may already serve another request.
+        If the task was cancelled after the answer had arrived, do nothing: the connection may
+        already serve another request.
         """
         if self._waiter is waiter:
             self.abort()
@@ -350,7 +350,9 @@ class Way:
         self._lock = asyncio.Lock()
 
     async def connect(self, connection: Connection) -> None:
-        """Connect to the first address that answers. One that does not is tried last from now on.
+        """Connect to the first address that answers.
+
+        An address that does not answer is tried last from now on.
 
         Raises the error of the last address.
         """
@@ -387,7 +389,7 @@ class Way:
 
 
 class Tunnel:
-    """A way to the endpoint through an HTTP proxy, which passes on what it cannot read: TLS."""
+    """A way to the endpoint through an HTTP proxy. It passes TLS on and cannot read it."""
 
     def __init__(self, proxy: str, host: str, port: int, context: ssl.SSLContext) -> None:
         parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")

@@ -174,7 +174,7 @@ class DynamoRegistry:
         """Read the version in META first, and then all layouts and pins.
 
         So the layouts and pins include every commit up to this version. They may also include later
-        commits. They do no harm, since a process skips an epoch that its copy already has.
+        commits. Later commits do no harm, since a process skips an epoch that its copy already has.
         """
         version = (await self.meta()).meta.version
         pins = await self._table.everything(PINS, FIRST, LAST)

@@ -186,7 +186,7 @@ class KeptLayout(msgspec.Struct, gc=False):
 
     @classmethod
     def of(cls, item: Item) -> KeptLayout:
-        """Convert an item that was decoded as any other. Raises `Misconfigured` and names it."""
+        """Convert an item that the general decoder decoded. Raises `Misconfigured`, naming it."""
         _layout_of(item), decision_of(item)
         return msgspec.convert(item, cls)
 
@@ -210,8 +210,8 @@ _LAYOUT_PAGE = msgspec.json.Decoder(_LayoutPage)
 def decode_layouts(body: bytes) -> Item:
     """Decode a page of layouts, which a process reads by the thousand when it starts.
 
-    This takes a fifth of the time. A page with a malformed item is decoded as any other, so that an
-    error can name the item.
+    This takes a fifth of the time of the general decoder. A page with a malformed item is decoded
+    again by the general decoder, so that the error can name the item.
     """
     try:
         page = _LAYOUT_PAGE.decode(body)
@@ -265,9 +265,9 @@ class DynamoTable:
     async def pages(
         self, partition: str, low: Item, high: Item, decode: Decode = decode
     ) -> AsyncIterator[list[Any]]:
-        """Yield the same items in pages, as the store returns them and `decode` decodes them.
+        """Yield the items of `everything` page by page, decoded by `decode`.
 
-        The next page is on its way while the caller works on a page.
+        While the caller works on a page, the next page is already requested.
         """
         request = {
             "KeyConditionExpression": "p = :p AND s BETWEEN :low AND :high",

@@ -1,9 +1,10 @@
 """Server processes that do not outlive the processes that need them.
 
 A *tied* server cannot outlive the process that started it, even if SIGKILL ends that process. On
-Linux, a small Python program asks the kernel (prctl) for a signal at the death of its parent, and
-then becomes the server. A program of its own is needed because a hook between fork and exec is not
-safe in a process with threads. Without prctl, the server ends only if its parent exits normally.
+Linux, a small Python program asks the kernel (prctl) for a signal at the death of its parent. Then
+this program becomes the server. A separate program is needed because a hook between fork and exec
+is not safe in a process with threads. Without prctl, the server ends only if its parent exits
+normally.
 
 A *kept* server runs as long as any process uses it. Each process that uses it holds a shared lock
 on a file. The kernel releases that lock however the process ends. This module, run as a program, is
@@ -78,7 +79,7 @@ def locked(path: Path, alone: bool, wait: bool = True) -> IO[str] | None:
 
 
 def start_kept(command: Sequence[str | Path], folder: Path, users: Path, keeper: Path) -> bool:
-    """Start a keeper, which runs the server with `command`. False if a keeper already runs.
+    """Start a keeper, which runs the server with `command`. Returns False if a keeper runs.
 
     Each process that uses the server locks the file `users`. The keeper locks the file `keeper`.
     """

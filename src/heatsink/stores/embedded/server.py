@@ -119,7 +119,7 @@ class Membership:
 def is_made(folder: Path) -> bool:
     """Return whether a process has ever joined the folder.
 
-    Also returns True if the folder cannot be read: `join` then raises the reason.
+    Also returns True if the folder cannot be read. In that case `join` raises the reason.
     """
     with suppress(OSError):
         return folder.exists() and "door" in os.listdir(folder)

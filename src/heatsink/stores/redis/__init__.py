@@ -23,9 +23,9 @@ def with_redis(stores: Stores, url: str, clock: Clock, rng: Random) -> Stores:
     """Return the same stores, but heat, news, soft decisions and invalidations go over Redis.
 
     A leader reads reports and publishes news on a connection of its own, with a longer timeout.
-    While Redis sends news to 10,000 processes, it answers nobody for a while. An application would
-    rather do without Redis than wait. A leader has nothing better to do: its lease and the closed
-    time do not wait for it.
+    While Redis sends news to 10,000 processes, it answers no other command for a while. An
+    application should not wait for that: it can do without Redis. A leader can wait, since its
+    lease and the closed time do not depend on these calls.
     """
     address = parse(url)
     patient = address.patient(max(LEADING_S, address.options.timeout_s))

@@ -123,10 +123,11 @@ class Connection:
         return await self._answer(self._execute, words, command)
 
     async def run_together(self, *words: Word) -> Any:
-        """Run one command in a pipeline with the others that callers send at this moment.
+        """Run one command in a pipeline with all commands that other callers send at this moment.
 
-        A thousand commands then cost little more than a few. Each command fails on its own. Where
-        an answer is urgent, use `run`: this one comes when the whole pipeline has run.
+        A thousand commands then cost little more than a few. If a command fails, the others are not
+        affected. If an answer is urgent, use `run`: the answer of a pipeline comes only when the
+        whole pipeline has run.
         """
         self._owner.check()
         gathered = _Gathered(words, asyncio.get_running_loop().create_future())
@@ -290,8 +291,8 @@ class Connection:
     async def close(self) -> None:
         """Refuse new calls, wait for those that run, and close the connection.
 
-        Only then is the driver taken away: without one, a call that has not begun would open
-        another, which nobody closes.
+        The driver is dropped last. If it were dropped earlier, a call that has not begun yet would
+        open another driver, which nobody would close.
         """
         self._is_closed = True
         try:
@@ -347,7 +348,7 @@ class KnownKeys:
         """Do nothing: this finder makes no requests."""
 
     async def get_keys(self, *words: Any) -> tuple[Any, ...]:
-        """Return the first key of the command. It is enough, since all keys are in one slot."""
+        """Return the first key of the command. One is enough, since all keys are in one slot."""
         return words[1:2]
 
 

@@ -28,10 +28,10 @@ _HEAT = msgspec.msgpack.Decoder(FleetHeat)
 class RedisBus:
     """Heat reports on a stream of limited length. A leader remembers how far it has read.
 
-    A new leader starts with the reports of the last seconds. It does not depend on any of them: the
-    next ones come within a second. So there is no consumer group, which would double the cost of a
-    report. Reports are not trusted. An entry that cannot be decoded is copied to the poison stream
-    and skipped.
+    A new leader starts with the reports of the last seconds. The leader does not depend on these
+    reports, since the next ones come within a second. So there is no consumer group, which would
+    double the cost of a report. Reports are not trusted. An entry that cannot be decoded is copied
+    to the poison stream and skipped.
     """
 
     def __init__(

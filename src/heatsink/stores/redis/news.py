@@ -59,8 +59,9 @@ class RedisNews:
     """Carries registry news. One value holds the pair, and a stream holds the log.
 
     The leader also pushes news to all subscribers (`RedisWire` listens). So while its subscription
-    works, a process asks Redis for nothing: `pair` and `entries` answer from memory. Without
-    pushes, they ask Redis. A notice is pushed only when it is new, and again every few seconds.
+    works, a process sends Redis no queries: `pair` and `entries` answer from memory. Without
+    pushes, they query Redis. The leader pushes a notice when the notice is new, and again every few
+    seconds.
 
     The ids in the stream are versions, so Redis itself rejects duplicate entries and late writes of
     a deposed leader. The pair is one value, so a reader never sees closed time and version from
@@ -112,7 +113,7 @@ class RedisNews:
                 raise
 
     def hear(self, message: bytes) -> None:
-        """Take in a push of the leader. Its readers check its signature before they trust it."""
+        """Take in a push of the leader. Later readers check the signature before they trust it."""
         try:
             push = _PUSH.decode(message)
         except msgspec.MsgspecError:
@@ -166,8 +167,8 @@ class RedisNews:
 class RedisSoft:
     """Soft decisions on a stream of limited length. Each reader remembers its own position.
 
-    With `news`, they are also pushed, as news is. While pushes arrive, the stream is read only now
-    and then. Without it, as in the queue, nobody listens for pushes.
+    With `news`, soft decisions are also pushed, like news. While pushes arrive, the stream is read
+    only now and then. Without `news`, as in the queue, nobody listens for pushes.
     """
 
     def __init__(
@@ -244,8 +245,8 @@ class RedisWire:
 
     `listen` raises `Unavailable` when its subscription breaks. A subscription without messages
     looks like a subscription whose connection is dead. So after a second without a message,
-    `listen` pings Redis, and raises after 3 s without a reply. While a leader pushes news, nobody
-    pings.
+    `listen` pings Redis, and raises after 3 s without a reply. While a leader pushes news, no ping
+    is needed.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class SqliteAlone:
     def ends(self, from_ms: int, below_ms: int, scheme: IdScheme) -> tuple[int, int] | None:
         """Return the oldest and the newest time of all rows, tokens and running totals in a span.
 
-        The span is [from_ms, below_ms). Returns None if it contains none.
+        The span is [from_ms, below_ms). Returns None if the span contains nothing.
         """
         execute, first = self._connection.execute, scheme.first_raw
         sql = "SELECT min(raw), max(raw) FROM rows WHERE raw >= ? AND raw < ?"

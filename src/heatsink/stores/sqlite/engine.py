@@ -88,9 +88,9 @@ class Writer:
     The thread opens a transaction, calls `run_batch` to run the queued jobs in it, and commits.
     `check_file` is called before each batch.
 
-    The writer itself ends operations with `is_prompt` that wait for too long, so that no caller has
-    to start a timeout for each. It ends jobs in the order in which they came. So it is enough to
-    remember, four times in `ANSWER_S`, how many jobs had come.
+    If an operation with `is_prompt` waits for too long, the writer itself ends it. So no caller has
+    to start a timeout for each operation. The writer ends jobs in the order in which they came. So
+    it only has to remember, four times in `ANSWER_S`, how many jobs had come.
     """
 
     def __init__(
@@ -364,8 +364,8 @@ class SqliteDatabase:
     def read(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
         """Run an operation that executes one statement.
 
-        An operation with several statements needs `read_at_once`: here each of them could see
-        another state.
+        An operation with several statements needs `read_at_once`: in `read`, each statement could
+        see a different state.
         """
         if self._closed:
             raise Closed.meanwhile("the SQLite store")

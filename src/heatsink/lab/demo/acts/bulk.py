@@ -60,8 +60,8 @@ also hold the large batch."""
 def together_of(plan: TrafficPlan) -> int:
     """Return how many items of the large batch the handler gets in one call.
 
-    In a smaller run each call gets fewer items. So a smaller run needs as many workers as a large
-    one.
+    In a smaller run each call gets fewer items. So the smaller run still needs as many workers as a
+    large one.
     """
     return max(round(TOGETHER * plan.size), 10)
 
@@ -93,7 +93,8 @@ class SmallNow(msgspec.Struct, frozen=True):
 class BulkNow(ActSnapshot, frozen=True, tag="snapshot"):
     """The act at one moment.
 
-    `workers` has a number for each partition that holds items of the large batch, and no other.
+    `workers` has a number for each partition that holds items of the large batch. Other partitions
+    are left out.
     """
 
     items: int

@@ -1,4 +1,4 @@
-"""Act 4: an author becomes famous. A post costs one write per follower if pushed, one if pulled."""
+"""Act 4: an author becomes famous. A post costs one write per follower, or one if it is pulled."""
 
 from __future__ import annotations
 

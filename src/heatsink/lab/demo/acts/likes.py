@@ -1,4 +1,4 @@
-"""Act 2: everybody likes one video. A plain counter is one row; Heatsink's has several buckets."""
+"""Act 2: everybody likes one video. A plain counter is one row, Heatsink's has several buckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Act 3: everybody reads one product page, with one load for every view, or for many views."""
+"""Act 3: everybody reads one product page, with one load for each view, or one for many views."""
 
 from __future__ import annotations
 

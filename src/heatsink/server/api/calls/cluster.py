@@ -18,7 +18,7 @@ MOVES = 30
 
 
 class ClusterNodeLine(msgspec.Struct, frozen=True):
-    """A primary. `ratio` is its load ÷ the mean; `ratio_before` is as if no slot had moved."""
+    """A primary. `ratio` is its load ÷ the mean; `ratio_before` is the ratio without any move."""
 
     node: str
     replicas: int
@@ -32,7 +32,7 @@ class ClusterNodeLine(msgspec.Struct, frozen=True):
 
 
 class SlotRange(msgspec.Struct, frozen=True):
-    """Neighbouring slots with one owner. `node` is a place in the list of nodes, from 0."""
+    """Neighbouring slots with one owner. `node` is the index of the owner in the list of nodes."""
 
     first: int
     last: int
@@ -55,9 +55,9 @@ class ClusterMoveLine(msgspec.Struct, frozen=True):
 class ClusterAnswer(msgspec.Struct, frozen=True):
     """The watched cluster. Only the leader knows it: elsewhere `nodes` is empty.
 
-    `heat` has the CPU time of each slot, in microseconds a second. `owners` has the owners of the
-    slots now; `owners_before` before the first of `moves`. `trouble` says why nothing is known, or
-    why no slot can move. `why` says why no slot moves if all is well.
+    `heat` has the CPU time of each slot, in microseconds a second. `owners` has the present owners
+    of the slots. `owners_before` has the owners before the first of `moves`. `trouble` says why
+    nothing is known, or why no slot can move. `why` says why no slot moves if all is well.
     """
 
     watched: str

@@ -1,6 +1,6 @@
 """Handlers for operators: heat, keys, pins, decisions, the queue's partitions.
 
-This module also keeps samples of the last minutes in memory, so that a dashboard that opens now can
+This module also keeps samples of the last minutes in memory, so that a newly opened dashboard can
 show them.
 """
 

@@ -1,7 +1,7 @@
 """Where the checks run: temporary tables, raw requests to them, and the cap on the cost.
 
 Every table is named `heatsink-verify-…` and is deleted at the end, also after an error or Ctrl-C.
-The ground counts what each answered request consumed. Once that costs more than the cap, it sends
+The `Ground` counts what each answered request consumed. When that costs more than the cap, it sends
 no more requests.
 """
 
@@ -94,7 +94,7 @@ class Ground:
         self.allowed: set[str] = set()
 
     async def send(self, operation: str, **payload: Any) -> Reply:
-        """Send a request and return its answer, whatever it is. Counts its cost.
+        """Send a request and return its answer, even if it is an error. Counts the cost.
 
         Raises `OverCap`, `NotAllowed`, or `Unavailable` if there is no answer.
         """
@@ -131,8 +131,8 @@ class Ground:
     async def table(self, kind: str, units: int | None = None, **more: Any) -> str:
         """Create a table and wait until it is active. Returns its name.
 
-        With `units`, it is provisioned with so many read and write units a second. `more` are
-        fields of CreateTable.
+        With `units`, the table is provisioned with this number of read units and of write units a
+        second. `more` are fields of CreateTable.
         """
         name = f"{self._run}-{kind}"
         request: Item = {
@@ -158,7 +158,7 @@ class Ground:
         return name
 
     async def left(self) -> list[str]:
-        """Return the tables of earlier runs that were killed before they could delete them."""
+        """Return the tables that earlier runs left behind because they were killed."""
         found: list[str] = []
         start: str | None = PREFIX.rstrip("-")
         while start is not None:

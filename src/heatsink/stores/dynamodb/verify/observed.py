@@ -20,7 +20,7 @@ class Observed(NamedTuple):
 class Assumption(msgspec.Struct, frozen=True):
     """One assumption: its check, what it costs at most, and where it matters.
 
-    `writes` and `reads` are in units. `dollars` is what its tables cost besides.
+    `writes` and `reads` are in units. `dollars` is the additional cost of its tables.
     """
 
     name: str

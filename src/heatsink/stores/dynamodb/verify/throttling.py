@@ -1,7 +1,7 @@
 """Checks of throttling: errors and their reasons, bursts, indexes and batches.
 
-A table of one unit a second is over its limit after little more than its burst. A hot key of an
-on-demand table is over the limit of its partition, which takes some thousand units.
+A table with one unit a second is over its limit soon after its burst is used up. On an on-demand
+table, a hot key exceeds the limit of its partition. That takes some thousand units.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ async def cancelled(ground: Ground) -> Observed:
 
 
 async def unprocessed(ground: Ground) -> Observed:
-    """A batch of which a part is throttled returns that part; one that is throttled whole fails."""
+    """If a part of a batch is throttled, the batch returns that part. If all of it is, it fails."""
     name = await ground.table("slow-batches", 1)
     partly, whole = False, ""
     for first in range(0, SMALL_TRIES, 5):

@@ -15,7 +15,7 @@ QUALITY = re.compile(rb"\s*q\s*=\s*(-?[0-9]+(?:\.[0-9]*)?)\s*(?:;|$)")
 
 
 class BadEncoding(HeatsinkError):
-    """A request's body is not what its header Content-Encoding says, or too large.
+    """A request's body is too large, or is not encoded as its header Content-Encoding says.
 
     `status` is the HTTP status of the answer.
     """
@@ -62,7 +62,7 @@ def _decompressed(body: bytes, bits: int, most: int) -> bytes:
 
 
 def packed(body: bytes, accepted: bytes) -> tuple[bytes, bytes] | None:
-    """Return a long body in the encoding that the client likes best, and the encoding's name.
+    """Return a long body in the encoding that the client prefers, and the encoding's name.
 
     Returns None if the body stays as it is.
     """

@@ -102,7 +102,7 @@ class ConditionFailed(EngineError):
 
 
 class Throttled(EngineError):
-    """A partition, a table or a global index is over its limit. `resource` is the ARN of it."""
+    """A partition, a table or a global index is over its limit. `resource` is its ARN."""
 
     def __init__(self, reason: str, resource: str, on_demand: bool) -> None:
         self.scaling = on_demand and "Write" in reason

@@ -1,8 +1,8 @@
 """The HTTP/1.1 side of a server that speaks DynamoDB's protocol, with keep-alive.
 
-The emulator and the door share it. A connection parses requests within limits
-(`primitives.connections`), takes their compression off, checks host names and, if its server wants
-that, signatures. Its server answers them.
+The emulator and the door share this module. A connection parses requests within limits
+(`primitives.connections`), decompresses them, and checks host names. If its server requires
+signatures, the connection checks them, too. The server answers the requests.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Framing:
         self._rng = rng
 
     def framed(self, status: int, body: bytes, accepted: bytes = b"") -> bytes:
-        """Return an answer. `accepted` are the encodings in which the client accepts its body."""
+        """Return an answer. `accepted` are the encodings of its body that the client accepts."""
         request_id = self._rng.getrandbits(REQUEST_ID_BITS)
         date = http_date(int(self._clock.now_s()))
         if accepted and (compressed := packed(body, accepted)):
@@ -300,7 +300,7 @@ def _last(answer: bytes) -> bytes:
 
 
 class GuardedConnection(WireConnection):
-    """A connection whose requests need a token: as the secret key of a signature, or as it is.
+    """A connection whose requests need a token: in a header, or as the secret key of a signature.
 
     Signatures cover headers, so this class keeps all of them.
     """

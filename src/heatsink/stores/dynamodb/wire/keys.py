@@ -29,8 +29,9 @@ Part = Native | tuple[Native, ...]
 class Key(NamedTuple):
     """A key of a table or an index. `sort` is None in a table without sort keys.
 
-    In an index, `sort` is a tuple: the index's sort key, then the primary key of the table, since
-    many items may have the same key in an index. `hash` is a tuple if several attributes form it.
+    In an index, `sort` is a tuple: the index's sort key, then the primary key of the table. The
+    primary key is needed because many items may have the same key in an index. `hash` is a tuple if
+    several attributes form the partition key.
     """
 
     hash: Part
@@ -52,7 +53,7 @@ class Schema(msgspec.Struct, frozen=True):
 
     @property
     def entry_names(self) -> tuple[str, ...]:
-        """The attributes of a starting key. In an index, it has more than the key attributes."""
+        """The attributes of a starting key. In an index, these are more than the key attributes."""
         return self.names
 
     @property
@@ -169,8 +170,8 @@ class IndexSchema(msgspec.Struct, frozen=True):
     def key_of(self, key: Key, item: Item) -> Key | None:
         """Return the key of an item's entry. None if the item has no entry in the index.
 
-        An item without a key attribute of the index has none. Neither has an item whose attribute
-        is no valid key, which can happen if the item is older than the index.
+        An item has no entry if it lacks a key attribute of the index, or if the attribute's value
+        is not valid in a key. The latter can happen if the item is older than the index.
         """
         hashes = natives(item, self.hash_parts, HASH_BYTES_MAX)
         sorts = natives(item, self.sort_parts, SORT_BYTES_MAX)

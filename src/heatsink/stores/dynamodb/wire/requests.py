@@ -1,6 +1,7 @@
 """The requests that the emulator accepts, field by field.
 
-An unknown field is an error. If it were ignored, an application might rely on it in vain.
+An unknown field is an error. If the emulator ignored it, an application could rely on a field that
+has no effect.
 
 Types carry DynamoDB's constraints. `shapes.py` explains in DynamoDB's words which constraint a
 refused request violates. DynamoDB lists violated constraints in an order of its own, which depends

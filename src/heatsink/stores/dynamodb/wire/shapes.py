@@ -1,9 +1,10 @@
 """Why DynamoDB refuses a malformed request, in DynamoDB's words and order.
 
 The engine decodes a request with msgspec, which is fast but words errors in its own way. So if a
-request fails, the engine asks this module. It reads the body again, without haste: first the JSON
-type of every field (SerializationException), then all constraints (ValidationException, which lists
-up to ten). DynamoDB does both before it looks at expressions or looks the table up.
+request fails, the engine asks this module. The module reads the body again, slowly but with exact
+errors: first the JSON type of every field (SerializationException), then all constraints
+(ValidationException, which lists up to ten). DynamoDB does both before it looks at expressions or
+looks the table up.
 
 `Shape.fitted` also accepts what DynamoDB tolerates and msgspec does not: null in place of an
 optional field, whole numbers with a fraction, and truth values as text.
@@ -32,7 +33,7 @@ BLOB_BLOCK = 4
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a value is in its request. `inner`: an element of a list or a map, not a field."""
+    """Where a value is in its request. `inner` means an element of a list or map, not a field."""
 
     path: str = ""
     inner: bool = False
@@ -303,7 +304,7 @@ class Structure(Shape):
 
 
 class Attribute(Shape):
-    """An attribute value, such as `{"S": "x"}`. Later checks find more than one type in it."""
+    """An attribute value, such as `{"S": "x"}`. Later checks refuse a value with several types."""
 
     java = MODEL + "AttributeValue"
 

@@ -63,7 +63,7 @@ class Signer:
     def request(self, operation: str, body: bytes, credentials: Credentials, now_s: float) -> bytes:
         """Return a signed HTTP/1.1 request, with its head and its body.
 
-        Raises `NoAccess` if the credentials have a character that no header may have.
+        Raises `NoAccess` if the credentials contain a character that is not allowed in a header.
         """
         seal = self._seals.get(operation)
         if seal is None or seal.second != int(now_s) or seal.credentials is not credentials:
@@ -116,7 +116,7 @@ class SignedRequest(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Who a request says has signed it, and what the signature covers.
+    """The signer that a request names, and what the signature covers.
 
     `scope` is the date, the region and the service.
     """
@@ -127,7 +127,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def claim_of(request: SignedRequest) -> Claim | None:
-    """Return what a request's signature claims; None if it has none of Signature Version 4."""
+    """Return what a request's signature claims; None without a signature of Version 4."""
     found = _AUTHORIZATION.fullmatch(request.headers.get("authorization", ""))
     if found is None:
         return None

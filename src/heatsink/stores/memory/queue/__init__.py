@@ -19,7 +19,7 @@ FIRST = founding(BulkSettings(), "memory://")
 
 
 class MemoryQueueServer:
-    """The state that all processes of a simulated fleet share, as they would share a Redis."""
+    """The state that all processes of a simulated fleet share, as real processes share a Redis."""
 
     def __init__(self, clock: Clock) -> None:
         """`clock` is the server's clock, which may differ from the clocks of the processes."""

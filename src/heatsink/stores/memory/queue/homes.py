@@ -5,9 +5,9 @@ rate is declared, or found by probing. Workers book start times in advance, in *
 size, one `step` apart. So a limit works like a calendar, and the queue need not count starts
 afterwards. An item may start at most `LATE_MS` after its start time. So the grants of one period
 are spread over the declared period plus `LATE_MS`. Then no window of one period ever holds more
-starts than the rate allows, however late each start is. A process that does not know the limit's
-clock exactly says so when it books: its starts may be later than `LATE_MS`. The grants of the
-period that follows them are spread further, by as much.
+starts than the rate allows, however late each start is. If a process does not know the limit's
+clock exactly, its starts may be later than `LATE_MS`. The process states this delay when it books.
+The grants of the following period are then spread further, by the same time.
 
 Without a declared rate, the limit is found when the downstream service refuses calls. The first
 refusal starts a *search*: the pace, that is, the rate at which items start, drops to an eighth, and

@@ -250,7 +250,7 @@ class Share:
             self.chunks.pop(place[0], None)
 
     def fail(self, place: Place, reason: str) -> None:
-        """Record that an item failed. Its chunk stays, so that people can see and retry it."""
+        """Record that an item failed. Keep its chunk, so that people can see and retry the item."""
         self.running -= 1
         self.failed += 1
         self.tries[place] = self.tries.get(place, 0) + 1
@@ -415,7 +415,7 @@ class Rotation:
             self._forget_savings(tenant)
 
     def next(self) -> str | None:
-        """Return the id of the part to serve next. None if no tenant waits.
+        """Return the id of the part to serve next; None if no tenant waits.
 
         It is the part with the lowest score, of the tenant with the least virtual time.
         """

@@ -444,7 +444,7 @@ class MemoryQueue(Timed):
         return queue.time.own_ms if queue.time else 0.0
 
     def told_ms(self, partition: int) -> float:
-        """Advance the partition's slot time and return it. The calling process remembers it."""
+        """Advance the partition's slot time and return it, so that the caller can remember it."""
         now_ms, known = self.now_ms(partition), self.at(partition).time
         self._witness.heard(_slot(partition), known.told_ms if known else 0.0)
         return now_ms

@@ -39,7 +39,7 @@ TROUBLE = (exceptions.RedisError, HeatsinkError, OSError, TimeoutError, RuntimeE
 
 
 class RedisBatches:
-    """Batch records. An update succeeds only if the record is unchanged since it was read.
+    """Batch records. An update succeeds only if the record has not changed since it was read.
 
     A record is written before its entry in the index. So an entry without a record is outdated, and
     reads of the index delete it.

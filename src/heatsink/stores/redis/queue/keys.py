@@ -66,7 +66,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
     def part(self, partition: int, id: str) -> str:
         """Return the name of the hash with a part's counts.
 
-        The names of the part's other keys begin with it: `…/chunks`, `…/record` and so on.
+        The names of the part's other keys begin with this name: `…/chunks`, `…/record` and so on.
         """
         return f"{self.partition(partition)}part/{handle('part', id)}"
 
@@ -105,9 +105,9 @@ class QueueKeys(msgspec.Struct, frozen=True):
 
 
 class QueuePlaces:
-    """The connections to each Redis of a queue. Its home is at `url`.
+    """The connections to each Redis of a queue. The queue's home is at `url`.
 
-    The connection to another Redis is made when a partition is there.
+    The connection to another Redis is made when a partition is placed there.
     """
 
     def __init__(self, url: str, clock: Clock, rng: Random) -> None:

@@ -1,7 +1,7 @@
 """Key conditions of queries: which partition key, and which range of sort keys.
 
-A KeyConditionExpression and the legacy KeyConditions become the same: one test for each attribute.
-Only then the key schema is needed.
+A KeyConditionExpression and the legacy KeyConditions are parsed to the same form: one test for each
+attribute. The key schema is needed only after that.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ def key_range(
 ) -> tuple[Part, Bounds]:
     """Return the partition key and the range of sort keys that a query reads.
 
-    `start` is the key at which the query goes on. As on DynamoDB, each attribute of it is checked
-    just before the test of the same attribute.
+    `start` is the key after which the query continues. As on DynamoDB, each attribute of `start` is
+    checked just before the test of the same attribute.
     """
     hash_parts, sort_parts = schema.hash_parts, schema.sort_parts
     if len(tests) > max(len(hash_parts) + len(sort_parts), 2):
@@ -212,7 +212,7 @@ def key_range(
 
 
 def check_start(start: Item | None, schema: KeySchema, part: KeyPart) -> None:
-    """Raise if the starting key of a page lacks a key attribute, or has it with a wrong value."""
+    """Raise if the starting key of a page lacks a key attribute, or if its value is wrong."""
     if start is not None:
         if part.name not in start:
             raise ValidationFailed(STARTING_KEY)

@@ -1,7 +1,7 @@
 """Legacy parameters, which become the same conditions, updates and projections as expressions.
 
 Their values get placeholders that no expression can contain. So one evaluator serves both kinds.
-DynamoDB does not let a request mix them, except KeyConditions with other expressions.
+DynamoDB does not allow a request with both kinds, except KeyConditions with other expressions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The expressions of one request, read together: parsed, checked and ready to evaluate.
 
-All of it is pure and needs no table. `legacy.py` makes the same of the legacy parameters.
+All of this is pure and needs no table. `legacy.py` does the same for the legacy parameters.
 
     given = read_expressions({"#n": "count"}, {":one": {"N": "1"}}, {UPDATE: "ADD #n :one"})
     given.update.apply({"pk": {"S": "a"}}, given.scope)  # {"pk": {"S": "a"}, "count": {"N": "1"}}
@@ -34,7 +34,7 @@ _PLACEHOLDER = {NAMES: re.compile(r"#[0-9a-zA-Z_]+"), VALUES: re.compile(r":[0-9
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """Selects the part of each item that goes into the answer. None: the whole item.
+    """Selects the part of each item that goes into the answer. None means the whole item.
 
     `nested` are the attributes into which the paths reach.
     """
@@ -104,8 +104,8 @@ def read_expressions(
 ) -> Expressions:
     """Parse and check the expressions of a request, in the order of `expressions`.
 
-    What depends only on texts and names is cached. If anything is wrong, the request is read once
-    more without the cache, since DynamoDB reports mistakes in an order of its own.
+    Results that depend only on texts and names are cached. If anything is wrong, the request is
+    read once more without the cache, since DynamoDB reports mistakes in its own order.
     """
     texts = tuple(expressions.values())
     if names is None and values is None and texts.count(None) == len(texts):

@@ -145,7 +145,7 @@ class Update(msgspec.Struct, frozen=True):
     def check(self, scope: Scope, late: str | None = None) -> None:
         """Raise if paths clash or a placeholder has a type that its function never accepts.
 
-        `late` is a mistake of the parser that counts less than those of paths.
+        `late` is a mistake that the parser found. Mistakes of paths are reported before it.
         """
         check_paths(self.paths(scope), UPDATE)
         self._check_sets(scope)
