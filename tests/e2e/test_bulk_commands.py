@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,8 +60,9 @@ def test_failures_come_as_csv_and_are_tried_again(redis: RedisServer, workers: W
     code, id, said = submit(workers.folder, text, "picky", *queue, name="one-wrong.csv")
     assert code == 1
     assert "failed: 150 done, 1 failed of 151" in said
-    assert f"heatsink bulk failures {id} --csv" in said
-    failures = heatsink(workers.folder, "bulk", "failures", id, "--csv", *queue).stdout
+    assert f"see: heatsink bulk failures {id} --csv --queue {redis.url}\n" in said
+    [hint] = [line for line in said.splitlines() if line.startswith("see: heatsink ")]
+    failures = heatsink(workers.folder, *shlex.split(hint)[2:]).stdout
     [failure] = csv.DictReader(failures.splitlines())
     assert (failure["index"], failure["reason"]) == ("150", "the name is wrong")
     assert json.loads(failure["item"]) == {"n": "150", "name": "wrong"}

@@ -13,9 +13,12 @@ from email.message import Message
 from io import BytesIO
 from pathlib import Path
 from ssl import SSLError
+from typing import Any
 from urllib.error import HTTPError, URLError
 
+import click
 import pytest
+from click.core import ParameterSource
 from click.testing import CliRunner, Result
 
 import heatsink
@@ -25,7 +28,7 @@ from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import InvalidBody
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.ids import IdScheme, Snowflake, Ulid, Uuid7
-from heatsink.server.commands.bulk import read_items
+from heatsink.server.commands.bulk import read_items, same_queue_options, submit
 from heatsink.server.commands.coordinator import ids_of
 from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials
 from heatsink.stores.embedded import free_port
@@ -404,3 +407,30 @@ def test_a_csv_file_without_a_usable_header_is_refused(
     (tmp_path / "items.csv").write_text(text)
     with pytest.raises(InvalidBody, match=complaint):
         list(read_items(tmp_path / "items.csv"))
+
+
+@pytest.mark.parametrize(
+    ("queue", "more", "expected"),
+    [
+        ("redis://host:6379", {}, "--queue redis://host:6379"),
+        ("embedded:///my queue", {}, "--queue 'embedded:///my queue'"),
+        (
+            "redis://host",
+            {"stage": "test", "legacy": True},
+            "--queue redis://host --stage test --legacy",
+        ),
+        (
+            "rediss://me:secret@host/2",
+            {},
+            "--queue rediss://host/2  # put the password into the URL",
+        ),
+    ],
+)
+def test_hints_name_the_queue_without_its_password(
+    queue: str, more: dict[str, Any], expected: str
+) -> None:
+    with click.Context(submit) as context:
+        shape = {"stage": "default", "legacy": False, **more}
+        assert same_queue_options(queue=queue, **shape) == expected
+        context.set_parameter_source("queue", ParameterSource.ENVIRONMENT)
+        assert "--queue" not in same_queue_options(queue=queue, **shape)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from heatsink.emulator.engine import Engine
 from heatsink.emulator.operations import reads, writes
 from heatsink.emulator.settings import EngineSettings
 from heatsink.stores.dynamodb.verify.assumptions import ALL, cost_of, estimate
+from heatsink.stores.dynamodb.verify.ground import Ground
 from heatsink.stores.dynamodb.wire.errors import Throttled, TransactionCanceled
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests.waiting import until
@@ -45,6 +49,34 @@ def test_the_emulator_does_all_that_heatsink_assumes(limited: LocalDynamoDB) -> 
     assert set(states(result).values()) == {"same"}
     assert len(states(result)) == len(ALL)
     assert limited.client().list_tables()["TableNames"] == []
+
+
+def test_a_second_run_on_the_same_endpoint_finds_no_difference(limited: LocalDynamoDB) -> None:
+    for _ in range(2):
+        found = states(run(limited, "--max-cost", "0.01"))
+        assert found["idempotency tokens"] == "same"
+        assert "different" not in found.values()
+
+
+def test_tokens_come_from_the_random_source_and_differ() -> None:
+    grounds = [Ground(None, None, Random(seed), 1.0) for seed in (1, 1, 2)]  # type: ignore[arg-type]
+    first, same, other = (ground.token() for ground in grounds)
+    assert first == same != other
+    assert grounds[0].token() != first
+
+
+def test_a_narrow_terminal_shows_a_difference_in_full(
+    limited: LocalDynamoDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_reasons(monkeypatch)
+    url = f"dynamodb://any?endpoint={limited.url}"
+    words = ["verify", url, "--max-cost", "0.01"]
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(main, words)
+    assert result.exit_code == 1
+    assert max(map(len, result.stdout.partition("different: ")[0].splitlines())) <= 80
+    assert "Throu…" not in result.stdout
+    seen = "  observed: TransactionCanceledException, without Item, nothing written\n"
+    assert f"different: cancellation reasons\n{seen}  Heatsink assumes: one reason" in result.stdout
 
 
 def cut_later(patch: pytest.MonkeyPatch) -> None:
@@ -134,11 +166,32 @@ def test_tables_of_a_killed_run_are_named_and_cleaned(limited: LocalDynamoDB) ->
     assert client.list_tables()["TableNames"] == ["orders"]
 
 
-def test_it_asks_before_it_spends_money() -> None:
-    url = "dynamodb://any?region=eu-west-1"
-    result = CliRunner().invoke(main, ["verify", url], input="n\n")
-    assert result.exit_code == 1
-    assert "Go ahead?" in result.output
+AWS, ELSEWHERE = "region=eu-west-1", "endpoint=http://dynamodb.test:8000"
+HERE = "endpoint=http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("place", "cost"), [(AWS, "at most about 0."), (ELSEWHERE, "at most"), (HERE, "nothing")]
+)
+def test_at_a_terminal_it_asks_before_it_begins(place: str, cost: str) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "heatsink", "verify", f"dynamodb://any?{place}"]
+    os.write(ours, b"n\n")
+    ran = subprocess.run(command, stdin=theirs, capture_output=True, text=True, check=False)
+    os.close(ours)
+    os.close(theirs)
+    assert ran.returncode == 1
+    assert f"cost {cost}" in ran.stderr
+    assert "Go ahead?" in ran.stderr
+
+
+@pytest.mark.parametrize("place", [AWS, ELSEWHERE])
+def test_without_a_terminal_it_spends_money_only_with_yes(place: str) -> None:
+    result = CliRunner().invoke(main, ["verify", f"dynamodb://any?{place}"], input="y\n")
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "cost at most about 0." in result.stderr
+    assert "add --yes" in result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -146,7 +199,7 @@ def test_a_signal_deletes_the_tables(number: signal.Signals) -> None:
     with LocalDynamoDB(EngineSettings(port=0, latency_s=0.02)) as dynamodb:
         client: Any = dynamodb.client()
         url = f"dynamodb://any?endpoint={dynamodb.url}"
-        command = [sys.executable, "-m", "heatsink", "verify", url]
+        command = [sys.executable, "-m", "heatsink", "verify", url, "--yes"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             until(lambda: client.list_tables()["TableNames"])
             process.send_signal(number)

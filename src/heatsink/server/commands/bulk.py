@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.cells import cell_len, set_cell_size
 from rich.progress import Progress
 
@@ -23,6 +25,7 @@ from heatsink.bulk.plan import NUMBERS_MAX, PartitionPlace, place_in
 from heatsink.bulk.settings import PARTITIONS_MAX
 from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
+from heatsink.primitives.checks import shown_url
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.words import counted
 from heatsink.server.api.requests import read_json
@@ -162,24 +165,42 @@ def submit(
     except Unavailable as error:  # from opening the queue: `bulk.submit` raises Overloaded
         raise Unavailable(f"{error}; nothing was accepted") from error
     except KeyboardInterrupt:
-        click.echo(_interrupted(*accepted_as), err=True)
+        click.echo(_interrupted(same_queue_options(**others), *accepted_as), err=True)
         raise
     if as_json:
         _print_json(progress)
     if not no_wait:
-        _conclude(progress)
+        _conclude(progress, same_queue_options(**others))
 
 
-def _interrupted(accepted: str = "") -> str:
+def same_queue_options(queue: str, stage: str, legacy: bool, **_: Any) -> str:
+    """Return the options that name the same queue in another command, ready to be pasted.
+
+    A user name and password are left out, and a comment of the shell says so. A URL from the
+    environment reaches the other command without an option.
+    """
+    context = click.get_current_context()
+    words, comment = [], ""
+    if context.get_parameter_source("queue") is not ParameterSource.ENVIRONMENT:
+        url = shown_url(queue).replace("://…@", "://")
+        comment = "" if url == queue else "  # put the password into the URL"
+        words += ["--queue", url]
+    words += ["--stage", stage] if stage != "default" else []
+    words += ["--legacy"] if legacy else []
+    return shlex.join(words) + comment
+
+
+def _interrupted(same_queue: str, accepted: str = "") -> str:
     if not accepted:
         return (
-            "Interrupted before the queue confirmed the batch: `heatsink bulk list` shows whether "
-            "it was accepted. A retry with the same --id creates no second batch."
+            "Interrupted before the queue confirmed the batch. To see whether it was "
+            f"accepted: heatsink bulk list {same_queue}\n"
+            "A retry with the same --id creates no second batch."
         )
     return (
-        f"Interrupted. The batch {accepted} is accepted: workers go on with it. With the same "
-        f"--queue, watch it: heatsink bulk status {accepted}\n"
-        f"or cancel it: heatsink bulk cancel {accepted}"
+        f"Interrupted. The batch {accepted} is accepted: workers go on with it. Watch it:\n"
+        f"heatsink bulk status {accepted} {same_queue}\n"
+        f"or cancel it:\nheatsink bulk cancel {accepted} {same_queue}"
     )
 
 
@@ -209,7 +230,7 @@ async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
     return progress
 
 
-def _conclude(progress: BatchProgress) -> None:
+def _conclude(progress: BatchProgress, same_queue: str) -> None:
     parts = [f"{progress.done:,} done", f"{progress.failed:,} failed"]
     parts += [f"{progress.cancelled:,} cancelled"] if progress.cancelled else []
     parts += [f"{progress.lost:,} lost"] if progress.lost else []
@@ -217,7 +238,7 @@ def _conclude(progress: BatchProgress) -> None:
     if progress.lost:
         click.echo(progress.reason, err=True)
     if progress.failed:
-        click.echo(f"see: heatsink bulk failures {progress.id} --csv", err=True)
+        click.echo(f"see: heatsink bulk failures {progress.id} --csv {same_queue}", err=True)
     if progress.state != "done":
         click.get_current_context().exit(1)
 

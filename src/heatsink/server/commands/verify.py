@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from random import Random
 from urllib.parse import urlsplit
 
@@ -45,12 +46,17 @@ def address_of(url: str) -> DynamoAddress:
 
 
 async def verify_at(
-    address: DynamoAddress, plan: Estimate, most_dollars: float, clock: Clock, clean: bool = False
+    address: DynamoAddress,
+    plan: Estimate,
+    most_dollars: float,
+    clock: Clock,
+    rng: Random,
+    clean: bool = False,
 ) -> Report:
     """Run the checks of `plan`. With `clean`, delete the tables of earlier runs instead."""
     client = open_table(address, clock)[1]
     found: list[Finding] = []
-    async with ground_at(client, clock, Random(), most_dollars) as ground:
+    async with ground_at(client, clock, rng, most_dollars) as ground:
         left = await ground.left()
         if clean:
             await ground.delete(left)
@@ -72,11 +78,23 @@ async def _with_progress(ground: Ground, plan: Estimate) -> list[Finding]:
 
 
 def _table(found: list[Finding]) -> Table:
-    table = Table("", "assumption", "observed", "what Heatsink assumes", "where it matters")
+    table = Table()
+    for name in ("", "assumption", "observed", "what Heatsink assumes", "where it matters"):
+        table.add_column(name, overflow="fold")
     for one in found:
         state = f"[{STYLES[one.state]}]{one.state}[/]"
         table.add_row(state, *map(escape, (one.assumption, one.observed, one.assumed, one.matters)))
     return table
+
+
+def _in_full(one: Finding) -> str:
+    """Return a finding in lines that no narrow terminal cuts, to be copied into a report."""
+    return (
+        f"{one.state}: {one.assumption}\n"
+        f"  observed: {one.observed}\n"
+        f"  Heatsink assumes: {one.assumed}\n"
+        f"  where it matters: {one.matters}"
+    )
 
 
 def _print(report: Report, clean: bool) -> None:
@@ -85,11 +103,27 @@ def _print(report: Report, clean: bool) -> None:
         click.echo(f"Deleted: {left}" if left else "No tables of earlier runs are left.")
         return
     Console().print(_table(report.findings))
+    for one in report.findings:
+        if one.state != "same":
+            click.echo(_in_full(one))
     states = [one.state for one in report.findings]
     counts = ", ".join(f"{states.count(state)} {state}" for state in STYLES)  # type: ignore[arg-type]
     click.echo(f"{counts}. Cost: about {report.spent_dollars:.3f} $. All tables are deleted.")
     if left:
         click.echo(f"An earlier run left tables: {left}. Delete them with --clean.")
+
+
+def _ask(address: DynamoAddress, plan: Estimate) -> None:
+    """Ask at a terminal. Without one, only an endpoint on this machine is free: refuse others."""
+    checks = f"{counted(len(plan.checks), 'check')} on tables {PREFIX}… at {address.endpoint}"
+    costs = f"cost at most about {plan.dollars:.2f} $"
+    if sys.stdin.isatty():
+        costs = "cost nothing, since it is on this machine," if address.is_local else costs
+        click.confirm(f"{checks} {costs} and take some minutes. Go ahead?", abort=True, err=True)
+    elif not address.is_local:
+        raise InvalidSetting(
+            f"{checks} {costs}, and there is no terminal to ask at: add --yes to agree", field="yes"
+        )
 
 
 @click.command()
@@ -111,15 +145,14 @@ def verify(url: str, max_cost: float, yes: bool, clean: bool, as_json: bool) -> 
     URL is dynamodb://NAME?region=eu-west-1; its NAME is not used. The checks create tables named
     heatsink-verify-… and delete them at the end, also after Ctrl-C. The exit code is 1 if an
     assumption does not hold.
+
+    The command says what the checks may cost, and asks before they begin. Without a terminal it
+    needs --yes, except for an endpoint on this machine (127.0.0.1, localhost), which is free.
     """
     address, plan = address_of(url), estimate(max_cost)
-    if not (yes or clean or address.is_local):
-        question = (
-            f"{counted(len(plan.checks), 'check')} on tables {PREFIX}… at {address.endpoint} cost "
-            f"at most about {plan.dollars:.2f} $ and take some minutes. Go ahead?"
-        )
-        click.confirm(question, abort=True, err=True)
-    report = asyncio.run(verify_at(address, plan, max_cost, SystemClock(), clean))
+    if not (yes or clean):
+        _ask(address, plan)
+    report = asyncio.run(verify_at(address, plan, max_cost, SystemClock(), Random(), clean))
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:

@@ -86,12 +86,17 @@ class Ground:
         self.client = client
         self.clock = clock
         self._most_dollars = most_dollars
+        self._rng = rng
         self._run = f"{PREFIX}{rng.getrandbits(32):08x}"
         self._tables: list[str] = []
         self.spent = 0.0
         self.denied: set[str] = set()
         """The operations that the credentials may not call."""
         self.allowed: set[str] = set()
+
+    def token(self) -> str:
+        """Return a new idempotency token. DynamoDB remembers tokens of other runs for minutes."""
+        return f"{self._rng.getrandbits(128):032x}"
 
     async def send(self, operation: str, **payload: Any) -> Reply:
         """Send a request and return its answer, even if it is an error. Counts the cost.

@@ -50,7 +50,7 @@ async def cancellations(ground: Ground) -> Observed:
 
 async def tokens(ground: Ground) -> Observed:
     name = await ground.table("tokens")
-    token = {"ClientRequestToken": "heatsink-verify"}
+    token = {"ClientRequestToken": ground.token()}
     first = await _write(ground, [_add(name, "n")], **token)
     again = await _write(ground, [_add(name, "n")], **token)
     other = await _write(ground, [_add(name, "m")], **token)
