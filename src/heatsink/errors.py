@@ -149,7 +149,7 @@ class Throttled(Retryable):
     def is_cured_by_buckets(self) -> bool:
         """Whether more buckets for the key prevent this error.
 
-        False if the limit of the whole table or of the account was exceeded.
+        The value is False if the limit of the whole table or of the account was exceeded.
         """
         return bool(self.partition)
 

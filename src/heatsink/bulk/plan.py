@@ -3,10 +3,10 @@
 The plan is stored in the queue's home, so that all processes follow the same plan. The first
 process creates the plan from its settings. `version` grows with every change.
 
-A partition is at its *place*: the URL of a Redis, or the queue's home. Each place has a version
-(`since`): that of the plan that put the partition there. A process sends this version with every
-call. A server that gave a partition away remembers the version of the move. It refuses every call
-with this version or an older one. So a process with an outdated plan cannot leave items where
+A partition is at its *place*: the URL of a Redis, or the queue's home. Each place has a version,
+`since`: the version of the plan that put the partition there. A process sends this version with
+every call. A server that gave a partition away remembers the version of the move. It refuses every
+call with this version or an older one. So a process with an outdated plan cannot leave items where
 nobody runs them.
 """
 

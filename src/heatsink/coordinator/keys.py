@@ -134,7 +134,7 @@ class Watchlist:
                 del self.taus[key], self._cold[key]
 
     def urgent(self, window: WindowHeat, bucket_units_s: float, told: Mapping[str, int]) -> bool:
-        """Whether servers should hear at once how this list differs from what they were told."""
+        """Return whether to send this list to servers at once. `told` is the list they have."""
         for key in window.keys:
             tau = self.taus.get(key, 0)
             known = told.get(key)

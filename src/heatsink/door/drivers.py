@@ -147,9 +147,9 @@ class AsyncDriver:
 def is_thawed(registry: Registry) -> bool:
     """Return whether this process stood still for so long that its view is out of date.
 
-    A view that is followed has a horizon ahead of now. A frozen process, such as a function between
-    two calls, follows nothing. A view that was just renewed is not renewed again, even if nobody
-    advances the closed time.
+    While a process follows the registry, the horizon of its view is ahead of now. A frozen process,
+    such as a Lambda function between two calls, does not follow the registry. A view that was just
+    renewed is not renewed again, even if no process advances the closed time.
     """
     if registry.view.horizon_ms >= registry.now_ms():
         return False

@@ -107,7 +107,7 @@ class Control:
         }
 
     def answer(self, method: str, path: str, body: bytes) -> Answer | None:
-        """Answer a request below /control. None if there is no such path."""
+        """Answer a request below /control. Returns None if there is no such path."""
         if path == CONTROL and method == "GET":
             return HTTPStatus.OK, _encode({"faults": self.faults})
         command = self._commands.get(path.removeprefix(CONTROL))

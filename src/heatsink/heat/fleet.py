@@ -1,9 +1,9 @@
 """Sum the servers' reports into the heat of the fleet.
 
-The sums roll: each server counts with its latest report, so a sum is the fleet's heat in the last
-window's length. When a server's next report comes, the old report is subtracted and the new one
-added, in one pass over the keys of these two reports. No pass over all keys of all servers is ever
-needed. A server that does not report in time stops counting.
+The sums roll: each server counts with its latest report. So a sum is the fleet's heat over the last
+stretch of time that is as long as a window. When a server's next report comes, the old report is
+subtracted and the new one added, in one pass over the keys of these two reports. No pass over all
+keys of all servers is ever needed. A server that does not report in time is left out of the sums.
 
 Servers report cold keys by samples (see `count`), so a sum is an estimate. `interval` bounds the
 true rate with a confidence of 99.9 %.

@@ -38,7 +38,7 @@ NOTES = (
 
 
 def sizes(servers: int) -> list[int]:
-    """The sizes of the simulated fleets, up to `servers`."""
+    """Return the sizes of the simulated fleets, up to `servers`."""
     return sorted({max(round(servers * share), min(SERVERS_MIN, servers)) for share in SHARES})
 
 

@@ -1,10 +1,10 @@
 """A fleet of app servers around one leader on virtual time: what `heatsink lab fleet` runs.
 
-Every server is made of production parts: the tracker, the reporter, and the follower of the
-registry that hears the leader's news. The leader is made of production parts, too: its lease, its
-sums, the watchlist and the policy. Only Redis and the data store are models. They count the
-requests that they get. The model of Redis charges the CPU time that we measured on a real Redis
-(`RedisCosts`). The CPU time of the leader is measured while it runs.
+Every server is made of production parts: the tracker, the reporter, and the part that follows the
+registry by the leader's news. The leader is made of production parts, too: its lease, its sums, the
+watchlist and the policy. Only Redis and the data store are models. They count the requests that
+they get. The model of Redis charges the CPU time that we measured on a real Redis (`RedisCosts`).
+The CPU time of the leader is measured while it runs.
 """
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ async def _awaited(meter: Metered) -> None:
 
 
 def size_of(*roots: object) -> int:
-    """The bytes of these objects, and of all that they refer to. Types are left out."""
+    """Return the size in bytes of these objects and all that they refer to, without types."""
     seen: set[int] = set()
     waiting, size = list(roots), 0
     while waiting:

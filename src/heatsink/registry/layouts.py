@@ -124,7 +124,7 @@ class EpochMaker:
         self._epochs: dict[tuple[int, int], Epoch] = {}
 
     def layout(self, later: Sequence[tuple[int, int]]) -> Layout:
-        """The same as `Layout(later)`."""
+        """Return the same as `Layout(later)`."""
         known, before_ms, epochs = self._epochs, 0, [FIRST_EPOCH]
         for pair in later:
             epoch = known.get(pair)

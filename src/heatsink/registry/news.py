@@ -201,7 +201,8 @@ class WatchedNews:
     def lost(self) -> str | None:
         """Why the relay does not answer, and for how long.
 
-        None while the relay answers, and during the first `LOST_S` seconds of a failure.
+        The value is None while the relay answers, and during the first `LOST_S` seconds of a
+        failure.
         """
         if not self.is_lost or self._failing_s is None:
             return None

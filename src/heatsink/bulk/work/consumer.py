@@ -405,10 +405,11 @@ def wanted_first(name: str, members: Sequence[str], partitions: Sequence[int]) -
 
 
 class Activity:
-    """Knows which partitions are idle: those of which the store has said so.
+    """Knows which partitions are idle, according to the store.
 
-    The process asks about each of its partitions once a second, and about `ASK_PER_S` of them at
-    most. After `CHORES_S`, an idle one counts as busy for a moment, so that old data is deleted.
+    The process asks the store about each of its partitions once a second, but about at most
+    `ASK_PER_S` partitions a second. After `CHORES_S`, an idle partition counts as busy for a
+    moment, so that old data is deleted.
     """
 
     def __init__(self, stores: QueueStores, clock: Clock) -> None:

@@ -316,7 +316,7 @@ async def _close(driver: Driver) -> None:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether Redis refused the command, and will refuse it again."""
+    """Return whether Redis refused the command, and will refuse it again."""
     return isinstance(error, ANSWERS) and not isinstance(error, MOMENTARY)
 
 
