@@ -135,11 +135,12 @@ def _never_reached(error: Retryable) -> str:
 class Router:
     """Sends each call to the server that holds the partition, by the router's copy of the plan.
 
-    If a server answers that the partition has moved, the router reads the stored plan, adopts it
-    and repeats the call at the new place. The router adopts a plan with places only if this plan is
-    durable in the queue's home. Otherwise the home could lose the plan, and other processes would
-    look for items in the wrong place. `stores` are the stores to which the router passes calls.
-    These get a `Spot` instead of a partition number.
+    The plan says how many partitions the queue has, and which of them are on another Redis than the
+    queue's home (its *places*). If a server answers that the partition has moved, the router reads
+    the stored plan, adopts it and repeats the call at the new place. The router adopts a plan with
+    places only if this plan is durable in the queue's home. Otherwise the home could lose the plan,
+    and other processes would look for items in the wrong place. The router passes each call to one
+    of `stores`, with a `Spot` (the partition and where it is) instead of a partition number.
 
     `first` is the plan of a queue that does not exist yet. This plan is stored only if it has
     places: without places, all partitions are at the queue's home anyway.

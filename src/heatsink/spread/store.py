@@ -81,10 +81,11 @@ class LogStore(Protocol):
 class Total(msgspec.Struct, frozen=True):
     """The part of a counter that one bucket holds (its *share*).
 
-    `value` is the sum of all adds with a token, and of all totals that folds have added. `writers`
-    is the sum of the running totals that processes wrote. Adds whose token is from before
-    `sealed_ms` are refused. `folded_ms` is set only in the share of the bare key. It means that a
-    fold has emptied and sealed every bucket whose epochs all ended before `folded_ms`.
+    A *fold* moves the totals of old buckets into the share of the bare key. `value` is the sum of
+    all adds with a token, and of what folds have moved here. `writers` is the sum of the running
+    totals that processes wrote. Adds whose token is from before `sealed_ms` are refused.
+    `folded_ms` is set only in the share of the bare key. A bucket is old if all epochs that used it
+    ended before this time. Folds have emptied all old buckets, which take no more adds.
     """
 
     value: int = 0
