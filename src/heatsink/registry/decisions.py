@@ -75,10 +75,7 @@ def _setting_of(text: str) -> str:
 
 
 def for_key(key: str, setting: str, value: int | None, reason: str) -> Decision:
-    """Return a decision about the subject whose text is `key`.
-
-    The text of a user's key is the key itself.
-    """
+    """Return a new decision about `key`: a user's key, or the text of another subject."""
     return Decision(subject_of(key), setting, value, reason)
 
 

@@ -144,10 +144,10 @@ def _percentile_ms(sorted_s: list[float], share: float) -> int:
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Over how many partitions new writes are spread, and why.
+    """Over how many buckets new writes are spread, and why.
 
-    `buckets` is the number now, `target` the number of the newest epoch, `widest` the maximum so
-    far.
+    `buckets` is the number of buckets now, `target` that of the newest epoch, which may not have
+    started yet, and `widest` the largest number so far.
     """
 
     buckets: int

@@ -169,8 +169,9 @@ async def _check_reset(stores: Stores, time_ms: int) -> None:
     tables = {name.partition("/")[0] for name in adopted}
     if tables:
         raise InvalidSetting(
-            f"this registry places rows of other tables ({', '.join(sorted(tables))}), which "
-            "this command cannot check: wait until the closed time has passed"
+            f"this registry also places rows of the tables {', '.join(sorted(tables))}, which this "
+            f"command cannot check. Do not reset: the closed time is {_away(ahead_ms)}, and writes "
+            "work again when it has passed"
         )
 
 

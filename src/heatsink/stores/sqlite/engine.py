@@ -88,9 +88,10 @@ class Writer:
     The thread opens a transaction, calls `run_batch` to run the queued jobs in it, and commits.
     `check_file` is called before each batch.
 
-    If an operation with `is_prompt` waits for too long, the writer itself ends it. So no caller has
-    to start a timeout for each operation. The writer ends jobs in the order in which they came. So
-    it only has to remember, four times in `ANSWER_S`, how many jobs had come.
+    The writer itself times out a job with `is_prompt` that waits for too long, so that callers need
+    no timer for each job. Jobs run in the order of their arrival. So the writer needs no time for
+    each job: every quarter of `ANSWER_S` it notes how many jobs have arrived. All jobs up to a note
+    that is `ANSWER_S` old are overdue.
     """
 
     def __init__(
