@@ -217,7 +217,7 @@ def test_writers_without_heatsink_are_seen_until_adoption_is_complete(shop: Shop
     assert shop.everything(shop.table, 1, True) == shop.expected()
     assert "Item" in shop.table.get_item(Key={"conversation": "c1", "sent": stray})
     command = [*HEATSINK, "adopt", shop.engine.registry, shop.plain.name]
-    assert b"not complete" in subprocess.run(command, capture_output=True, check=True).stdout
+    assert b"append-only" in subprocess.run(command, capture_output=True, check=True).stdout
     said = subprocess.run([*command, "--complete"], capture_output=True, check=True).stdout
     assert b"is complete" in said
     complete_ms = int(said.partition(b"rows from ")[2].split()[0])

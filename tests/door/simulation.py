@@ -1,23 +1,36 @@
 """A simulation of processes that use one spread table while everything goes wrong.
 
 Processes run operations of the core, one upstream call at a time, in a random order. Calls and
-answers get lost, processes die between two calls, layouts change, views are stale. Every operation
-leaves its mark in the history of the items that it touched. `linearizable` then looks for an order
-of the operations on an item that explains all answers.
+answers get lost, processes die between two calls, layouts change, views are stale, and some
+processes try to start with another declaration of the table. Every operation leaves its mark in the
+history of the items that it touched. `linearizable` then looks for an order of the operations on an
+item that explains all answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from heatsink.door.declaration import by_time, fixed, unspread
 from heatsink.door.protocol import Body, Call, LayoutOf, Need, Reach, Renew, Steps, WireError
+from heatsink.door.records import record_of
+from heatsink.door.times import iso_text
+from heatsink.errors import InvalidSetting
+from heatsink.registry.declarations import check, note_of
 
 from .grammar import text_of
 from .world import TABLE, Process, World
 
+OTHER_RULES = [
+    [unspread("MSG#"), fixed("T#", buckets=3)],
+    [],
+    [by_time("MSG#", iso_text), fixed("T#", buckets=8)],
+    [fixed("MSG#", buckets=3), fixed("T#", buckets=3)],
+    [by_time("MSG#", iso_text), unspread("MSG#2026"), fixed("T#", buckets=3)],
+]
 KEYS = ["room", "lobby"]
 LOST = WireError(0, {"__type": "Lost", "message": "the answer got lost"})
 UNKNOWN = "unknown"
@@ -104,6 +117,8 @@ class Simulation:
     def __init__(self, seed: int, *, losses: float = 0.03) -> None:
         self.rng = Random(seed)
         self.world = World()
+        self._declaring = Random(f"declarations {seed}")
+        self.world.registry.append(note_of(TABLE, record_of(self.world.table)))
         self.losses = losses
         self.clients = [self._client() for _ in range(4)]
         self.now = 0
@@ -114,7 +129,12 @@ class Simulation:
 
     def _client(self) -> Client:
         world = self.world
-        return Client(world.table, world.stored, world.registry)
+        other = replace(world.table, rules=self._declaring.choice(OTHER_RULES))
+        try:
+            check(world.registry.view(), TABLE, record_of(other))
+        except InvalidSetting:
+            other = world.table  # its operator corrects it
+        return Client(other, world.stored, world.registry)
 
     def run(self, turns: int) -> None:
         for _ in range(turns):

@@ -30,10 +30,12 @@ from heatsink.door.declaration import SpreadTable, check_sample, described, samp
 from heatsink.door.drivers import AsyncDriver, BlockingDriver, is_thawed, of_heatsink
 from heatsink.door.keys import check_partition_value, subject_in
 from heatsink.door.protocol import Body, Call, WireError
+from heatsink.door.records import look_for_rows, record_of
 from heatsink.errors import HeatsinkError, InvalidSetting
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.subjects import Subject
+from heatsink.registry.declarations import agrees, check
 from heatsink.registry.layouts import Layout
 
 from .calls import THROTTLES, Background
@@ -95,9 +97,6 @@ class Attachment:
 
             attachment.add(another_client)
         """
-        for table in self._tables.values():
-            if table.append_only:
-                self._background.declare_append_only(table.name)
         if hasattr(target, "_get_connection"):  # a model of PynamoDB
             target = target._get_connection()
         target = getattr(target, "connection", target)
@@ -230,6 +229,22 @@ class _Hook:
         self._core = Core(tables, background.view, seed, background.tracker)
         return self._core
 
+    def _is_recorded(self, table: SpreadTable) -> bool:
+        """Return whether the registry has this declaration. Raises `InvalidSetting` if it differs.
+
+        A declaration that is not final may differ.
+        """
+        record = record_of(table)
+        check(self._background.view, table.name, record)
+        return agrees(self._background.view, table.name, record)
+
+    def _record(self, tables: list[SpreadTable]) -> None:
+        """Record the declarations in the registry. Raises `InvalidSetting` if it has others."""
+        for table in tables:
+            self._background.declare(table.name, record_of(table))
+            if table.append_only:
+                self._background.declare_append_only(table.name)
+
     def _read(self, request: Any) -> tuple[str, Body]:
         """Return the operation of a request and its parameters."""
         target = request.headers["X-Amz-Target"]
@@ -297,7 +312,11 @@ class _BlockingHook(_Hook):
         for table in self._declared.values():
             found = self._send(_describing(table))
             tables.append(described(table, found["Table"]))
+            is_recorded = self._is_recorded(table)
             check_sample(tables[-1], self._send(_sampling(table))["Items"])
+            if not is_recorded:
+                self._driver.run(look_for_rows(table))
+        self._record(tables)
         return self.declare(tables)
 
     def _send(self, call: Call) -> Body:
@@ -346,7 +365,11 @@ class _AsyncHook(_Hook):
                 for table in self._declared.values():
                     found = await self._send(_describing(table))
                     tables.append(described(table, found["Table"]))
+                    is_recorded = self._is_recorded(table)
                     check_sample(tables[-1], (await self._send(_sampling(table)))["Items"])
+                    if not is_recorded:
+                        await self._driver.run(look_for_rows(table))
+                await asyncio.to_thread(self._record, tables)
                 return self.declare(tables)
         return self._core
 

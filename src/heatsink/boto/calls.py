@@ -19,6 +19,7 @@ from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.keys import partition_of
 from heatsink.primitives.subjects import Subject
 from heatsink.registry.adoption import Adoptions, append_only
+from heatsink.registry.declarations import Declared, declare
 from heatsink.registry.layouts import Layout
 
 Result = TypeVar("Result")
@@ -176,6 +177,11 @@ class Background:
     def layout(self, key: str) -> Layout:
         """Read a key's layout from the registry's store."""
         return self.start_layout(key).result()
+
+    def declare(self, table: str, declared: Declared) -> None:
+        """Record a table's declaration. Raises `InvalidSetting` if the registry has another."""
+        recording = partial(declare, self.registry, table, declared, self._clock)
+        self._loop.call(self._backoff.call, recording, "", self._backoff.deadline_s())
 
     def declare_append_only(self, table: str) -> None:
         """Let the leader spread keys of a table that other programs still write to."""

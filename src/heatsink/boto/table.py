@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from heatsink.client.settings import ConnectOptions
 from heatsink.coordinator.explainer import Explanation
 from heatsink.door.keys import check_partition_value, comparable, physical, size_of
+from heatsink.door.records import record_of_times
 from heatsink.door.times import TimeOf
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_text, check_whole, shown
@@ -70,6 +71,8 @@ class Table:
         parts = (self._places, self._calls, self._background, self._pool)
         self._queries = Queries(self._keys, *parts)
         try:
+            record = record_of_times((partition_key, sort_key), time_of)
+            self._background.declare(self.name, record)
             self._background.declare_append_only(self.name)
         except BaseException:
             self.close()

@@ -72,7 +72,7 @@ class Core:
             return self._begin_many(operation, parameters, size)
         if operation in ADMINISTRATION:
             return None
-        places.check_not_leaving()
+        places.check_usable()
         start = OPERATIONS.get(operation)
         if start is None:
             return self.observed(_refused(operation, places.table.name))
@@ -99,7 +99,7 @@ class Core:
         if not named or operation in ADMINISTRATION:
             return None
         for places in named.values():
-            places.check_not_leaving()
+            places.check_usable()
         start = MANY.get(operation)
         if start is None:
             return self.observed(_refused(operation, next(iter(named.values())).table.name))

@@ -12,6 +12,7 @@ whose place is a bucket.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from heatsink.errors import InvalidKey
 from heatsink.primitives.keys import seeded_hash
 from heatsink.registry.adoption import completed_ms, is_leaving
 from heatsink.registry.decisions import View
+from heatsink.registry.declarations import difference, is_final, recorded, refused
 from heatsink.registry.layouts import Epoch, Layout
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.values import Native, native, normal_number
@@ -27,7 +29,9 @@ from heatsink.stores.dynamodb.wire.values import Native, native, normal_number
 from .declaration import Rule, SpreadTable
 from .keys import TAG, TAGGED, hashed_bytes, physical, registry_key
 from .protocol import Body, Call, Need, Reach, Renew, checked, refusal
+from .records import record_of
 
+logger = logging.getLogger("heatsink")
 LABELS_KEPT = 16_384
 BYTES_MAX = 2_048  # of a partition key in DynamoDB
 SUFFIX_BYTES = 9  # of a bucket's name
@@ -57,7 +61,9 @@ class Places:
         self._view = view
         self._hash = seeded_hash(seed)
         self._adopted: tuple[int, float] = (-1, float("inf"))
-        self._leaving: tuple[int, bool] = (-1, False)
+        self._refused: tuple[int, str] = (-1, "")
+        self._record = record_of(table)
+        self._has_warned = False
         self._has_fixed = any(rule.buckets > 1 for rule in table.rules)
         self.label = lru_cache(LABELS_KEPT)(self._label)
 
@@ -104,16 +110,34 @@ class Places:
             self._adopted = (version, completed_ms(self._view, self.table.name))
         return self._adopted[1]
 
-    def check_not_leaving(self) -> None:
-        """Raise if the table leaves Heatsink: its rows are being moved under the bare key."""
+    def check_usable(self) -> None:
+        """Raise if the table leaves Heatsink, or if the registry has another declaration of it."""
         version = self._view.version
-        if self._leaving[0] != version:
-            self._leaving = (version, is_leaving(self._view, self.table.name))
-        if self._leaving[1]:
-            raise refusal(
-                f"table {self.table.name} leaves Heatsink (heatsink adopt --leave), and its rows "
-                "are being moved: use it without Heatsink from now on"
+        if self._refused[0] != version:
+            self._refused = (version, self._why_refused())
+        if self._refused[1]:
+            raise refusal(self._refused[1])
+
+    def _why_refused(self) -> str:
+        name = self.table.name
+        if is_leaving(self._view, name):
+            return (
+                f"table {name} leaves Heatsink (heatsink adopt --leave), and its rows are being "
+                "moved: use it without Heatsink from now on"
             )
+        known = recorded(self._view, name)
+        differs = difference(known, self._record) if known is not None else ""
+        if differs and is_final(self._view, name):
+            return refused(name, differs)
+        if differs and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "table %s was declared otherwise by another process: %s. Restart this process with "
+                "that declaration; once keys may be spread, it refuses the table",
+                name,
+                differs,
+            )
+        return ""
 
     def is_bare(self, keys: Keys) -> bool:
         """Return whether the view alone says that an item is under the bare key, for ever."""
@@ -204,7 +228,9 @@ class Places:
         """Raise if a key was spread before the adoption of its table was complete.
 
         In such a table an item could be in two places, and conditions and updates would go wrong.
+        Also raises as `check_usable` does: the view may be newer than when the operation began.
         """
+        self.check_usable()
         if not self.is_adopted(layout):
             raise refusal(
                 f"table {self.table.name} has a key with several buckets, but its adoption is not "

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import update_wrapper
+from inspect import unwrap
 from typing import Any
 from uuid import UUID
 
@@ -119,15 +122,22 @@ def _spelled_so(value: str, spelling: str, raw: bytes) -> bytes:
     return raw
 
 
+@dataclass(frozen=True)
+class After:
+    """A `time_of` for sort keys with a fixed prefix: see `after`."""
+
+    prefix: str
+    time_of: TimeOf
+
+    def __call__(self, value: Any) -> int:
+        if not value.startswith(self.prefix):
+            raise InvalidId(f"{shown(value)} does not begin with {self.prefix!r}")
+        return self.time_of(value.removeprefix(self.prefix))
+
+
 def after(prefix: str, time_of: TimeOf) -> TimeOf:
     """Return a `time_of` for sort keys with a fixed prefix: `after("MSG#", iso_text)`."""
-
-    def read(value: Any) -> int:
-        if not value.startswith(prefix):
-            raise InvalidId(f"{shown(value)} does not begin with {prefix!r}")
-        return time_of(value.removeprefix(prefix))
-
-    return read
+    return After(prefix, time_of)
 
 
 def careful(time_of: TimeOf) -> TimeOf:
@@ -142,4 +152,12 @@ def careful(time_of: TimeOf) -> TimeOf:
         except Exception as error:
             raise InvalidId(f"sort key {shown(value)} carries no time: {error}") from error
 
-    return read
+    return update_wrapper(read, time_of, updated=())
+
+
+def name_of(time_of: TimeOf) -> str:
+    """Return the name by which declarations are compared: of a function, its qualified name."""
+    time_of = unwrap(time_of)
+    if isinstance(time_of, After):
+        return f"after({time_of.prefix!r}, {name_of(time_of.time_of)})"
+    return str(getattr(time_of, "__qualname__", None) or type(time_of).__qualname__)

@@ -33,6 +33,8 @@ class Kind(StrEnum):
     """Whether an author's posts are pushed or pulled."""
     ADOPTED = "adopted"
     """Records that a user's own table was adopted, and since when: `orders/1700000000000`."""
+    DECLARED = "declared"
+    """Records how a user's own table was declared: its keys and its rules."""
     WORKERS = "workers"
     """The workers of a queue partition, by its number."""
     PARTITION = "partition"

@@ -60,6 +60,11 @@ def is_leaving(view: View, table: str) -> bool:
     return departure(table).key in view.pins
 
 
+def has_notes(view: View, table: str) -> bool:
+    """Return whether a note lets the leader spread keys of a table, or did so before it left."""
+    return any(name == table for name, _ in _notes(view))
+
+
 def trials(view: View, table: str) -> dict[str, Layout]:
     """Return, by key, the layouts that a table's keys would have if the table could be spread."""
     start = Subject(Kind.TRIAL, f"{table}/").text

@@ -65,6 +65,8 @@ def _pinned(kind: Kind, value: int | None, text: str) -> str:
         return "unset" if value is None else f"set to {_setting_of(text)}"
     if kind is Kind.ADOPTED:
         return "adopted"
+    if kind is Kind.DECLARED:
+        return "declared"
     unit = "worker" if kind is Kind.WORKERS else "bucket"
     return "unpinned" if value is None else f"pinned to {counted(value, unit)}"
 

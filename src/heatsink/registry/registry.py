@@ -431,14 +431,23 @@ class Registry:
                 await self.renew()
         return published
 
-    async def replace_pin(self, seen: Decision | None, decision: Decision) -> bool:
-        """Commit the pin `decision` if the current pin is `seen`.
+    async def replace_pin(
+        self,
+        seen: Decision | None,
+        decision: Decision,
+        provided: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Commit the pin `decision` if the current pin is `seen`, and `provided` returns True.
 
         Returns whether `decision` is the current pin afterwards.
         """
         async with self._publishing:
             await self.renew()
-            await self._publish([decision], None, lambda: self.view.pins.get(decision.key) == seen)
+            await self._publish(
+                [decision],
+                None,
+                lambda: self.view.pins.get(decision.key) == seen and provided(),
+            )
             await self.renew()
         return self.view.pins.get(decision.key) == decision
 

@@ -87,6 +87,17 @@ def test_items_of_a_spread_key_are_read_and_changed_as_if_it_were_not(chat: Chat
         )
 
 
+def test_a_door_with_another_declaration_does_not_start(
+    chat: Chat, emulator: LocalDynamoDB, tmp_path: Path
+) -> None:
+    (tmp_path / "tables.toml").write_text(CHAT.replace('time = "millis_text"', ""))
+    store = ("--tables", str(tmp_path / "tables.toml"), "--store", chat.registry)
+    flags = ("door", "--endpoint", emulator.url, "--port", "0", *store)
+    result = CliRunner().invoke(main, flags)
+    assert result.exit_code != 0
+    assert "'MSG#' is unspread here, and by_time millis_text in the registry" in result.stderr
+
+
 def test_partiql_on_a_declared_table_is_refused_with_the_reason(chat: Chat) -> None:
     with pytest.raises(ClientError, match="PartiQL"):
         chat.door.execute_statement(Statement='SELECT * FROM "chat"')

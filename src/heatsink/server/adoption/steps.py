@@ -17,6 +17,7 @@ import msgspec
 from heatsink.client.urls import open_stores
 from heatsink.door.declaration import SpreadTable
 from heatsink.door.places import Places
+from heatsink.door.records import record_of
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import Clock
 from heatsink.registry.adoption import (
@@ -28,6 +29,7 @@ from heatsink.registry.adoption import (
     trials,
 )
 from heatsink.registry.decisions import View
+from heatsink.registry.declarations import check
 from heatsink.registry.registry import Registry
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
@@ -111,7 +113,11 @@ async def complete(registry: Registry, table: str) -> None:
 async def written_past(
     registry: Registry, address: DynamoAddress, declared: SpreadTable, clock: Clock
 ) -> list[Stray]:
-    """Return at most 100 rows of spread keys that were written without Heatsink."""
+    """Return at most 100 rows of spread keys that were written without Heatsink.
+
+    Raises `InvalidSetting` if the registry has another declaration of the table.
+    """
+    check(registry.view, declared.name, record_of(declared))
     client = open_table(address, clock)[1]
     places = Places(declared, registry.view, registry.meta.seed)
     found: list[Stray] = []

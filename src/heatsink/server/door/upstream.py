@@ -6,6 +6,7 @@ A request that is passed on keeps its bytes, except for a new signature. Its ans
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -16,9 +17,11 @@ from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, check_sample, described, sampling
 from heatsink.door.drivers import AsyncDriver, OwnRegistry, is_thawed, of_heatsink
 from heatsink.door.protocol import Body, Call, WireError
+from heatsink.door.records import look_for_rows, record_of
 from heatsink.errors import HeatsinkError, InvalidSetting
 from heatsink.primitives.clock import Clock
 from heatsink.registry.adoption import append_only
+from heatsink.registry.declarations import agrees, declare
 from heatsink.stores.dynamodb.client import THROTTLING, DynamoClient, DynamoFailure
 from heatsink.stores.dynamodb.connections import Answer
 
@@ -122,7 +125,16 @@ class Spreading:
         return Given(OK, encode(await self._driver.run(steps)), "adapted")
 
     async def open(self) -> None:
-        """Let the leader spread keys of append-only tables, which other programs still write to."""
+        """Record the declarations, and that append-only tables may be spread.
+
+        Raises `InvalidSetting` if the registry has another declaration of a table.
+        """
+        for table in self._core.tables:
+            record = record_of(table)
+            if not agrees(self._registry.view, table.name, record):
+                await self._driver.run(look_for_rows(table))
+            recording = partial(declare, self._registry, table.name, record, self._clock)
+            await self._backoff.call(recording, "", self._backoff.deadline_s())
         notes = [append_only(table.name) for table in self._core.tables if table.append_only]
         missing = [note for note in notes if note.key not in self._registry.view.pins]
         if missing:

@@ -1,0 +1,156 @@
+"""The declarations of users' tables: notes in the registry that all processes must agree with.
+
+An item's place follows from its keys and from the rules of its table. A process with other rules
+would look for items in the wrong places, and could write an item twice. So the registry keeps the
+declaration of each table, from the first process on that uses it. Later processes compare theirs.
+
+Until a key of the table may have several buckets, all items are under the bare key whatever the
+rules say. So until then a new declaration replaces the recorded one. From then on the declaration
+is **final**, and any other is refused.
+
+A note is the pin of a reserved subject to one bucket, as notes on adoption are. Its text holds the
+declaration as JSON.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.subjects import Kind, Subject
+
+from .adoption import has_notes
+from .decisions import PIN, Decision, View
+from .registry import Registry
+
+logger = logging.getLogger("heatsink")
+BY_TIME = "by_time"
+FIXED = "fixed"
+UNSPREAD = "unspread"
+SLACK_MS = 1_000  # a process may use a view for a moment after its horizon has passed
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """What decides the places of a table's items: its keys, and a rule for each prefix in words.
+
+    The words are those of the declaration: `by_time iso_text`, `fixed 8` or `unspread`. An empty
+    `sort_type` is unknown, and fits any.
+    """
+
+    partition_key: str
+    sort_key: str
+    sort_type: str
+    rules: dict[str, str]
+
+    @property
+    def has_fixed(self) -> bool:
+        """Whether items are in several buckets from the first item on."""
+        return any(rule.startswith(FIXED) for rule in self.rules.values())
+
+
+_declarations = msgspec.json.Decoder(Declared)
+
+
+def note_of(table: str, declared: Declared) -> Decision:
+    """Return the note that records a table's declaration."""
+    text = msgspec.json.encode(declared, order="sorted").decode()
+    return Decision(Subject(Kind.DECLARED, table), PIN, 1, "declared", text)
+
+
+def recorded(view: View, table: str) -> Declared | None:
+    """Return the declaration of a table that the registry holds; None if it holds none."""
+    note = view.pins.get(Subject(Kind.DECLARED, table).text)
+    return None if note is None else _declarations.decode(note.text)
+
+
+def is_final(view: View, table: str) -> bool:
+    """Return whether a key of the table has several buckets, or may get them at any time."""
+    known = recorded(view, table)
+    if has_notes(view, table) or (known is not None and known.has_fixed):
+        return True
+    start = Subject(Kind.TABLE, f"{table}/").text
+    layouts = list(view.layouts.items())
+    return any(label.startswith(start) and layout.max_buckets > 1 for label, layout in layouts)
+
+
+def difference(known: Declared, given: Declared) -> str:
+    """Say in words how a declaration differs from the recorded one; empty if it does not."""
+    for name in ("partition_key", "sort_key", "sort_type"):
+        one, other = getattr(known, name), getattr(given, name)
+        if one != other and one and other:
+            return f"{name} is {other!r} here, and {one!r} in the registry"
+    for prefix in sorted(known.rules.keys() | given.rules.keys()):
+        before, now = _rule(known.rules, prefix), _rule(given.rules, prefix)
+        if before != now:
+            return f"the prefix {prefix!r} is {now} here, and {before} in the registry"
+    return ""
+
+
+def _rule(rules: dict[str, str], prefix: str) -> str:
+    """Return the rule for sort keys with a prefix that no longer prefix fits."""
+    longest = max((one for one in rules if prefix.startswith(one)), key=len, default=None)
+    if longest is None:
+        return UNSPREAD
+    is_other = longest != prefix and rules[longest].startswith(BY_TIME)
+    return f"{rules[longest]} after {longest!r}" if is_other else rules[longest]
+
+
+def agrees(view: View, table: str, given: Declared) -> bool:
+    """Return whether the registry holds this declaration of a table."""
+    known = recorded(view, table)
+    return known is not None and not difference(known, given)
+
+
+def refused(table: str, differs: str) -> str:
+    """Return the message for a declaration that differs from a final one."""
+    return (
+        f"the declaration of table {table} differs from the one that its rows were placed by: "
+        f"{differs}. Rows would be hidden, so declare it as the registry has it. To change it, "
+        "first bring the rows back with heatsink adopt --leave, then use another registry"
+    )
+
+
+def check(view: View, table: str, given: Declared) -> None:
+    """Raise `InvalidSetting` if a declaration differs from the recorded one, and that is final."""
+    known = recorded(view, table)
+    differs = difference(known, given) if known is not None else ""
+    if differs and is_final(view, table):
+        raise InvalidSetting(refused(table, differs), field="rules")
+
+
+async def declare(registry: Registry, table: str, given: Declared, clock: Clock) -> None:
+    """Record a table's declaration. Replaces the recorded one, unless that is final.
+
+    Processes with the replaced declaration may go on until they renew their views. So this waits
+    until they must have renewed them. Raises `InvalidSetting` if the declaration differs from a
+    final one, or if another process declared the table at the same moment.
+    """
+    view = registry.view
+    if agrees(view, table, given):
+        return
+    await registry.renew_shared()
+    check(view, table, given)
+    if agrees(view, table, given):
+        return
+    note = note_of(table, given)
+    seen = view.pins.get(note.key)
+    is_replaced = await registry.replace_pin(
+        seen, note, lambda: seen is None or not is_final(view, table)
+    )
+    if not is_replaced:
+        check(view, table, given)
+        known = recorded(view, table) or given
+        if agrees(view, table, given):
+            return
+        raise InvalidSetting(
+            f"another process declared table {table} at the same moment, and otherwise: "
+            f"{difference(known, given)}. Use the same declaration everywhere, and start again",
+            field="rules",
+        )
+    if seen is not None:
+        logger.warning("table %s has a new declaration: restart all processes with it", table)
+        until_ms = registry.meta.closed_ms + SLACK_MS
+        await clock.sleep(max(until_ms - registry.now_ms(), 0) / 1000)
