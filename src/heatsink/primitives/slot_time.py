@@ -181,10 +181,11 @@ class SlotWitness:
 
 
 class Timed:
-    """A store whose slots keep their own time.
+    """A store in which each slot has its own clock.
 
-    Each process has a view of the store with its own `SlotWitness`. The views share all other
-    state. So methods change shared objects in place and never rebind a field.
+    Each process works on a shallow copy of the store, with its own `SlotWitness` (what it knows of
+    the slots' times). The copies share all other objects. So methods must change these in place: a
+    field that is rebound would change in one copy only.
     """
 
     def __init__(self, clock: Clock) -> None:

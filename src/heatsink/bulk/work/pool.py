@@ -52,10 +52,11 @@ ABANDON_S = 5.0  # how long a handler may take to react to its cancellation
 
 @dataclass(frozen=True)
 class Terms:
-    """What a consumer gives to the pumps of all its partitions.
+    """What a consumer shares with the pumps of all its partitions.
 
-    These are the owner and lease of their claims, the function behind `context.once`, the hooks,
-    the report of the handlers' exceptions, and the state that the application's lifespan made.
+    A pump claims the items of one partition for the workers, under `owner` and `lease_s`. `once` is
+    the function behind `context.once`, `errors` reports the exceptions of handlers, and `state` is
+    what the application's lifespan yielded.
     """
 
     owner: str
