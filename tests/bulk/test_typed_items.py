@@ -174,3 +174,48 @@ def test_a_value_whose_type_nobody_declares_is_still_refused(item: Any) -> None:
     actions.action("tag")(nothing)
     with pytest.raises(InvalidBody, match="which a handler would get as another type"):
         run(actions, [item])
+
+
+def test_a_bare_value_is_submitted_as_text_and_the_refusal_says_so() -> None:
+    actions, got = Actions(), []
+
+    @actions.action("by-id", item=UUID)
+    async def handle(item: UUID, _: Context) -> None:
+        got.append(item)
+
+    id = uuid4()
+    with pytest.raises(InvalidBody, match=r"to text\. An action that declares a type"):
+        run(actions, [id])
+    assert run(actions, [str(id)]).progress.done == 1
+    assert got == [id]
+
+
+def test_text_in_place_of_a_number_names_the_kind_of_file_that_has_numbers() -> None:
+    actions = Actions()
+
+    @actions.action("tag")
+    async def handle(item: Tag, _: Context) -> None: ...
+
+    as_csv, other = run(actions, [{"conversation": "7"}, {"conversation": []}]).failures
+    assert as_csv.reason.endswith(
+        "Expected `int`, got `str` - at `$.conversation`. All values of a .csv file are text: to "
+        "submit numbers, use a .jsonl file"
+    )
+    assert ".csv" not in other.reason
+
+
+def test_unknown_fields_are_ignored_unless_the_class_forbids_them() -> None:
+    class Strict(msgspec.Struct, forbid_unknown_fields=True):
+        conversation: int
+
+    actions = Actions()
+    actions.action("loose", item=Tag)(nothing)
+    actions.action("strict", item=Strict)(nothing)
+    item = {"conversation": 7, "colour": "red"}
+    assert run(actions, [item], action="loose").progress.done == 1
+    assert "unknown field `colour`" in run(actions, [item], action="strict").failures[0].reason
+
+
+def test_a_run_without_any_action_says_so() -> None:
+    with pytest.raises(InvalidSetting, match="actions has no action: register one"):
+        run(Actions(), [1])

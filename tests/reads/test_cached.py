@@ -125,3 +125,8 @@ async def test_a_bad_tag_is_refused() -> None:
     async with heatsink.connect("memory://") as hs:
         with pytest.raises(InvalidKey):
             hs.reads.forget_tag("")
+
+
+def test_an_unknown_parameter_names_the_similar_one() -> None:
+    with pytest.raises(TypeError, match="no parameter 'fresh': did you mean 'fresh_for'"):
+        heatsink.cached("product:{id}", fresh=1)  # type: ignore[call-overload]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import unittest
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +15,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 from mypy_boto3_dynamodb import DynamoDBClient
 
+from heatsink.emulator.settings import EngineSettings
+from heatsink.errors import HeatsinkError
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests.waiting import until
 
@@ -123,3 +128,26 @@ class WithUnittest(unittest.TestCase):
         create(client)
         assert client.list_tables()["TableNames"] == ["orders"]
         client.close()
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
+    text = (
+        "import sys; sys.modules['httptools'] = None\n"
+        "from heatsink.testing.dynamodb import LocalDynamoDB\n"
+        "LocalDynamoDB().start()"
+    )
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith(
+        "heatsink.errors.Misconfigured: a DynamoDB endpoint needs httptools: in "
+    )
+    assert "'.[local]'" in last
+    assert "Exception in thread" not in ran.stderr
+
+
+def test_an_emulator_that_cannot_start_says_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(HeatsinkError, match=str(port)):
+            LocalDynamoDB(EngineSettings(port=port)).start()

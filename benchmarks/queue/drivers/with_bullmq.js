@@ -1,5 +1,5 @@
 // BullMQ: 200 at once, added a thousand to a call, and deleted when they end: without that, every
-// item stays in Redis, and it is a tenth slower. Speaks as stopwatch.py does.
+// item stays in Redis. Speaks as stopwatch.py does.
 const { Queue, Worker } = require("bullmq");
 const { createInterface } = require("node:readline");
 

@@ -28,6 +28,7 @@ TOGETHER_MAX = 1_000
 DAY_S = 86_400.0
 BINARY = (bytes, bytearray, memoryview)
 BUILT_IN = "heatsink."  # prefix of the actions that every worker has
+TEXT_FOR_NUMBER = re.compile("Expected `[^`]*(int|float|bool)[^`]*`, got `str`")
 WEBHOOK = f"{BUILT_IN}webhook"  # posts a batch's outcome to a URL
 Once = Callable[["Context", str, bytes, int], Awaitable[None]]
 """The function behind `context.once`. Its arguments are the context, the key, the body, and how
@@ -385,6 +386,13 @@ def _declares_fields(hint: Any) -> bool:
     return is_struct or is_dataclass(hint) or is_typeddict(hint)
 
 
+def _cure(error: ValueError) -> str:
+    """Return what to do about text in place of a number, as all items from a CSV file have it."""
+    if not TEXT_FOR_NUMBER.search(str(error)):
+        return ""
+    return ". All values of a .csv file are text: to submit numbers, use a .jsonl file"
+
+
 def reader_of(action: str, kind: Any) -> Callable[[Any], Any]:
     """Return a function that converts a stored item to the type `kind`.
 
@@ -411,6 +419,6 @@ def reader_of(action: str, kind: Any) -> Callable[[Any], Any]:
         try:
             return validate(item)
         except ValueError as error:  # as msgspec and pydantic raise it
-            raise BadItem(f"the item is not a valid {name}: {error}") from None
+            raise BadItem(f"the item is not a valid {name}: {error}{_cure(error)}") from None
 
     return read

@@ -254,7 +254,8 @@ def encoded(index: int, item: object) -> bytes:
     if changed is not None:
         raise InvalidBody(
             f"item {index}{changed}, which a handler would get as another type: items are JSON "
-            "values or bytes, so convert it first, for example to text"
+            "values or bytes, so convert it first, for example to text. An action that declares a "
+            "type, such as item=UUID, converts the text back"
         )
     if len(body) > ITEM_BYTES_MAX:
         raise InvalidBody(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from math import ceil
 
 import msgspec
 
@@ -198,8 +199,8 @@ class Explanation(msgspec.Struct, frozen=True):
                 f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
             )
         if self.unreported_s is not None:
-            most = f"at most {self.unreported_s:,.0f} units/s with 99.9 % confidence"
-            return f"too cold to be reported: {most}"
+            most = counted(max(ceil(self.unreported_s), 1), "unit")
+            return f"too cold to be reported: at most {most}/s with 99.9 % confidence"
         return not_known(self.leads, self.leader, self.nobody_leads)
 
 

@@ -56,8 +56,11 @@ NAMES = ("XADD", "SET", "PUBLISH")
 
 
 class RedisCosts(msgspec.Struct, frozen=True):
-    """CPU time that a real Redis (Valkey 8) took on our machine, in µs, and that a leader's driver
-    took to read an entry. `./dev bench fleet` shows the sums."""
+    """CPU time of a real Redis (Valkey 8) on our machine, and of a leader's driver, in µs.
+
+    The costs are fitted to the total of a ten-minute run, not measured one by one. `./dev bench
+    fleet` shows the sums.
+    """
 
     command: float = 16.5
     message: float = 8.8

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from heatsink.errors import Closed, InvalidSetting
 from heatsink.primitives.checks import shown
-from heatsink.primitives.words import counted
+from heatsink.primitives.words import counted, did_you_mean
 
 from .blocking import BlockingCached, BlockingReads
 from .near_cache import FRESH_S, STALE_S, Times
@@ -124,6 +124,7 @@ def cached(
     fresh_for: float = FRESH_S,
     stale_for: float = STALE_S,
     errors_for: float = 0.0,
+    **unknown: Any,
 ) -> Any:
     """Decorator that caches a function's results in the client that is open when it is called.
 
@@ -137,6 +138,9 @@ def cached(
         @heatsink.cached("product:{id}", tags=["shop:{shop}"], fresh_for=1.0)
         async def product(id: int, shop: int) -> dict: ...
     """
+    for name in unknown:
+        cure = did_you_mean(name, ("key", "tags", "fresh_for", "stale_for", "errors_for"))
+        raise TypeError(f"cached() has no parameter {name!r}: {cure}")
     times = Times(fresh_for, stale_for, errors_for)
     if callable(first):
         return Decorator(None, (), times)(first)

@@ -17,6 +17,7 @@ from typing import Any
 
 from heatsink.errors import InvalidKey, InvalidSetting
 from heatsink.primitives.checks import shown
+from heatsink.primitives.words import with_article
 
 Key = str | Callable[..., str] | None
 KeyOf = Callable[..., str]
@@ -216,5 +217,6 @@ def _text(value: Any) -> str:
     if kind is int:
         return str(value)
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
-        raise InvalidKey(f"a {kind.__name__} has no __str__ or __repr__: put its id into the key")
+        noun = with_article(kind.__name__)
+        raise InvalidKey(f"{noun} has no __str__ or __repr__: put its id into the key")
     return f"{kind.__name__}({value})"

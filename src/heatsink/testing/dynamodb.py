@@ -14,7 +14,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from heatsink.errors import Unavailable
+from heatsink.errors import HeatsinkError, Unavailable
 
 if TYPE_CHECKING:
     from heatsink.emulator.control import Control
@@ -42,6 +42,7 @@ class LocalDynamoDB:
         self._ready = threading.Event()
         self._stop: asyncio.Event | None = None
         self._control: Control | None = None
+        self._failure: Exception | None = None
         self.url = ""
 
     def __enter__(self) -> LocalDynamoDB:
@@ -54,10 +55,19 @@ class LocalDynamoDB:
         self.stop()
 
     def start(self) -> None:
-        """Start the emulator. Returns when it accepts requests."""
+        """Start the emulator. Returns when it accepts requests.
+
+        Raises `Misconfigured` if a package is missing, and `Unavailable` if it does not start.
+        """
         self._thread.start()
-        if not self._ready.wait(START_S) or not self.url:
-            raise Unavailable("the emulator did not start")
+        if self._ready.wait(START_S) and self.url:
+            return
+        if self._failure is not None:
+            self.stop()
+        if isinstance(self._failure, HeatsinkError):
+            raise self._failure
+        why = f": {self._failure}" if self._failure else f" within {START_S:g} s"
+        raise Unavailable(f"the emulator did not start{why}") from self._failure
 
     def stop(self) -> None:
         """Stop the emulator. Its data is lost."""
@@ -124,6 +134,10 @@ class LocalDynamoDB:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
+        except Exception as error:
+            if self.url:  # it had started: nobody waits for the error
+                raise
+            self._failure = error
         finally:
             self._ready.set()
 

@@ -81,7 +81,9 @@ def _chosen(actions: Actions, action: str) -> str:
     if not action and len(actions) == 1:
         return next(iter(actions))
     if actions.get(action) is None:
-        known = ", ".join(actions) or "none"
+        if not actions:
+            raise InvalidSetting("actions has no action: register one", field="actions")
+        known = ", ".join(actions)
         raise InvalidSetting(f"action must be one of {known}, not {shown(action)}", field="action")
     return action
 

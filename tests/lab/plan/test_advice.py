@@ -59,9 +59,9 @@ def test_the_remedy_that_cures_for_least_is_recommended() -> None:
     assert first.startswith(
         "40.00% of the requests are throttled without a remedy. Recommended: spread,"
     )
-    assert "Adaptive removes 25% of the throttles, for the same cost per request." in rest
-    assert "Spread removes 99.50% of the throttles, for 3% more cost per request." in rest
-    assert "Absorb removes 99.75% of the throttles, for 50% more cost per request." in rest
+    assert "Adaptive removes 25% of the throttles, for the same cost per served request." in rest
+    assert "Spread removes 99.50% of the throttles, for 3% more cost per served request." in rest
+    assert "Absorb removes 99.75% of the throttles, for 50% more cost per served request." in rest
 
 
 def test_where_nothing_cures_the_one_that_helps_most_is_named() -> None:
@@ -77,13 +77,13 @@ def test_a_calm_table_needs_no_remedy() -> None:
         found(outcome(NOTHING, 0, 1.0), outcome(SPREAD, 0, 1.0), outcome(ABSORB, 0, 0.5))
     )
     assert first == "0.00% of the requests are throttled without a remedy. No remedy is needed."
-    assert rest == "Absorb throttles nothing either, for 50% less cost per request."
+    assert rest == "Absorb throttles nothing either, for 50% less cost per served request."
 
 
 def test_what_throttles_much_is_not_cheap_for_it() -> None:
     """Half the requests for half the money are the same price."""
     _, rest = advice(found(outcome(NOTHING, 5_000, 1.0), outcome(SPREAD, 0, 1.0)))
-    assert rest == "Spread removes 100% of the throttles, for the same cost per request."
+    assert rest == "Spread removes 100% of the throttles, for the same cost per served request."
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_page_begins_with_what_to_do_what_it_costs_and_what_stays() -> None:
     assert (do.label, do.value) == ("What should I do?", "Spread hot keys and cache hot reads")
     assert do.beside.startswith("This cures it, but 10.0% are throttled in the worst minute.")
     assert cost.value.endswith("a month")
-    assert "A served request costs 3% more." in cost.beside
+    assert "A served request costs 3% more: the same requests would cost $" in cost.beside
     assert stays.value == "0.20% throttled"
     assert "20 of 10,000 requests. In the worst minute 10.0%." in stays.beside
     assert "Without a remedy: 40.00%, and 50.0% in the worst minute." in stays.beside

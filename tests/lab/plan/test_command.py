@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from heatsink.cli import main
+from heatsink.lab.plan.findings import COST_MEANS
 
 SMALL = ("--keys", "100", "--skew", "1.2", "--peak", "50", "--hours", "0.05")
 
@@ -35,6 +36,26 @@ def test_a_trace_gives_tables_advice_and_a_page(tmp_path: Path) -> None:
     assert f"heatsink plan {trace}" in page
     assert "us-east-1 as of 1 November 2024" in page
     assert not re.search(r"(src|href)=|@import|url\(", page.partition("<script")[0])
+
+
+def test_the_cost_per_served_request_can_be_checked_by_hand(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, "".join(f"{n / 2000},hot,write,9000\n" for n in range(10_000)))
+    chosen = ("--remedy", "nothing", "--remedy", "spread")
+    found = json.loads(plan(str(trace), "--json", *chosen).stdout)
+    nothing, spread = found["outcomes"]
+    month = 30 * 86_400 / (found["survey"]["end_s"] - found["survey"]["start_s"])
+    for each in (nothing, spread):
+        served = each["requests"] - each["throttled"]
+        assert each["cost"]["plain"] == pytest.approx(served * 9 * 0.625e-6 * month)
+        assert each["cost_factor"] == each["cost"]["on_demand"] / each["cost"]["plain"]
+    assert nothing["cost_factor"] == 1
+    assert nothing["throttled"] > spread["throttled"]
+    out = tmp_path / "plan.html"
+    said = " ".join(plan(str(trace), "--out", str(out), *chosen).output.split())
+    without = f"would cost ${spread['cost']['plain']:,.0f} without a remedy if the table served"
+    for text in (said, out.read_text()):
+        assert without in text
+        assert COST_MEANS in text
 
 
 def test_answers_stand_below_their_questions_and_apart_from_each_other(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +286,13 @@ async def test_processes_refuse_a_table_that_leaves(place: Place) -> None:
         with pytest.raises(WireError, match="leaves Heatsink"):
             core.begin("BatchGetItem", {"RequestItems": {"chat": {"Keys": [key]}}})
         assert core.begin("DescribeTable", {"TableName": "chat"}) is None
+
+
+def test_a_complete_adoption_says_since_when_as_people_read_it(place: Place) -> None:
+    assert place.run("--complete").exit_code == 0
+    said = place.run().stdout
+    found = re.search(r"complete for rows from (\S+\+00:00) \((\d+) ms since 1970\) on", said)
+    assert found is not None, said
+    assert datetime.fromisoformat(found[1]).timestamp() * 1_000 == pytest.approx(
+        int(found[2]), abs=1
+    )

@@ -58,6 +58,21 @@ async def test_an_unknown_path_names_the_nearest_one(api: AsyncClient) -> None:
     assert near == "there is no 'pasue' at /v1/bulk/k1/: did you mean 'pause'?"
 
 
+async def test_a_slash_at_the_end_or_in_a_key_is_not_found_and_says_the_cure(
+    api: AsyncClient,
+) -> None:
+    for method, path in (("POST", f"{MESSAGES}/"), ("GET", f"{MESSAGES}/"), ("GET", "/v1/heat/")):
+        told = check(await api.request(method, path), 404)["detail"]
+        assert told.endswith("did you mean the path without its last slash?")
+    for method in ("GET", "POST"):
+        told = check(await api.request(method, "/v1/conversations/a/b/messages"), 404)["detail"]
+        assert told.endswith(
+            "did you mean /v1/conversations/a%2Fb/messages? Write a slash in a key as %2F"
+        )
+    many = "/v1/conversations" + "/x" * 2_000
+    assert "%2F" not in check(await api.get(many), 404)["detail"]
+
+
 async def test_a_body_that_is_not_called_json_names_the_header(api: AsyncClient) -> None:
     headers = {"content-type": "application/json"}
     told = check(await api.post(MESSAGES, content=b"hey", headers=headers), 400, "body")["detail"]
@@ -69,7 +84,7 @@ async def test_a_body_that_is_not_called_json_names_the_header(api: AsyncClient)
 async def test_a_wrong_method_says_which_are_right(api: AsyncClient) -> None:
     answer = await api.request("PATCH", MESSAGES)
     check(answer, 405)
-    assert answer.headers["allow"] == "GET, POST"
+    assert answer.headers["allow"] == "DELETE, GET, POST"
     check(await api.post("/openapi.json"), 405)
 
 

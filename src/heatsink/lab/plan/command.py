@@ -17,7 +17,7 @@ from heatsink.primitives.words import counted
 from heatsink.server.commands.configuration import Number, WholeRange, config_option
 from heatsink.server.commands.progress import progress_bar
 
-from .findings import advice, report_of, warnings
+from .findings import COST_MEANS, advice, report_of, warnings
 from .lane import REMEDIES
 from .replay import Replay, ReplayOutcome, replay
 from .settings import PlanSettings, Prices
@@ -226,7 +226,8 @@ def plan(
         click.echo(_as_json(found))
         return
     show(report_of(found), page, _command(ctx))
-    for text in [*warnings(found), *advice(found)]:
+    said = advice(found)
+    for text in [*warnings(found), *said, *([COST_MEANS] if len(said) > 1 else [])]:
         click.echo(f"\n{text}")
 
 

@@ -29,11 +29,12 @@ SIZES_MEAN = (
     "of one key. Extra: buckets beyond the first of each key, on average and in hours. Partitions: "
     "of the table, at the start and at the end."
 )
-COSTS = ["remedy", "on demand, $", "provisioned, $", "per request served"]
-COSTS_MEAN = (
-    "Per request served: compared with the same request without a remedy. A total can be low "
-    "because many requests are throttled and not billed."
+COSTS = ["remedy", "on demand, $", "provisioned, $", "plain, $", "per served request"]
+COST_MEANS = (
+    "Cost per served request: the cost on demand, divided by what the same requests would cost "
+    "without a remedy if the table served them all (plain)."
 )
+COSTS_MEAN = f"{COST_MEANS} A total can be low because many requests are throttled and not billed."
 WHAT_IT_DOES = {
     "adaptive": "the store splits hot partitions and lets partitions lend throughput to each other "
     "(DynamoDB always does)",
@@ -124,7 +125,7 @@ def _price(outcome: ReplayOutcome) -> str:
     The total cost would mislead, because a remedy under which many requests are throttled looks
     cheap.
     """
-    return f"for {_change(outcome)} cost per request"
+    return f"for {_change(outcome)} cost per served request"
 
 
 def _change(outcome: ReplayOutcome) -> str:
@@ -237,7 +238,8 @@ def _to_pay(chosen: ReplayOutcome, before: ReplayOutcome) -> tuple[str, str]:
         text += (
             f" {_without(before).capitalize()}: ${before.cost.on_demand:,.0f}, because "
             f"{before.throttled_share:.1%} of the requests are throttled and not billed. "
-            f"A served request costs {_change(chosen)}."
+            f"A served request costs {_change(chosen)}: the same requests would cost "
+            f"${cost.plain:,.0f} without a remedy if the table served them all."
         )
     return f"${cost.on_demand:,.0f} a month", text
 
@@ -293,6 +295,7 @@ def _costs(outcome: ReplayOutcome) -> list[Cell]:
         outcome.remedy.name,
         round(outcome.cost.on_demand),
         round(outcome.cost.provisioned),
+        round(outcome.cost.plain),
         f"{outcome.cost_factor:.1%}",
     ]
 

@@ -157,7 +157,10 @@ class ReplayOutcome(msgspec.Struct, frozen=True):
 
     @property
     def cost_factor(self) -> float:
-        """The cost of a served request, relative to its cost without any remedy."""
+        """The cost of the served requests, relative to that of the same requests without a remedy.
+
+        The table without a remedy might throttle some of them: this is as if it served them all.
+        """
         return self.cost.on_demand / self.cost.plain if self.cost.plain else 1.0
 
 

@@ -144,7 +144,8 @@ def minutes_of(periods: Iterable[Period], period_s: float, last_s: float) -> lis
 class MonthlyCost(msgspec.Struct, frozen=True):
     """Dollars for a month in which every day is like the trace, on demand or provisioned.
 
-    `plain` is what the served requests would cost on demand without any remedy.
+    `plain` is what the served requests would cost on demand without any remedy, if the table served
+    them all.
     """
 
     plain: float

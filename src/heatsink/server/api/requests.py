@@ -11,10 +11,19 @@ import hmac
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import blake2b
+from itertools import combinations
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import unquote
 
@@ -217,6 +226,8 @@ class RouteTable:
         """
         node, values = self._root, []
         parts = raw_path.split("/")[1:]
+        if not parts[-1] and self._has(parts[:-1]):
+            raise Refusal(404, f"{NOTHING}; did you mean the path without its last slash?")
         for place, part in enumerate(parts, start=1):
             following = node.children.get(part)
             if following is None:
@@ -231,6 +242,23 @@ class RouteTable:
             raise _no_such_method(node) if node.routes else self._nothing(raw_path)
         return route, dict(zip(route.parameters, map(_decoded, values), strict=True))
 
+    def _has(self, parts: Sequence[str]) -> bool:
+        node: _Node | None = self._root
+        for part in parts:
+            node = node and (node.children.get(part) or node.any)
+        return node is not None and bool(node.routes)
+
+    def _escaped(self, raw_path: str) -> str | None:
+        """Return the path with the slashes of a key as %2F, if one of our paths is like that."""
+        if len(raw_path) > PATH_LOOKED_AT:
+            return None
+        parts = raw_path.split("/")[1:]
+        for start, end in combinations(range(len(parts) + 1), 2):
+            wanted = [*parts[:start], "%2F".join(parts[start:end]), *parts[end:]]
+            if end > start + 1 and self._has(wanted):
+                return "/" + "/".join(wanted)
+        return None
+
     def _nothing(self, raw_path: str, known: Collection[str] = ()) -> Refusal:
         """Return the refusal of a path that does not exist. It names a similar path, if any.
 
@@ -240,6 +268,8 @@ class RouteTable:
             start, _, name = raw_path[:PATH_LOOKED_AT].rpartition("/")
             cure = did_you_mean(name, sorted(known))
             return Refusal(404, f"there is no {name!r} at {start}/: {cure}")
+        if escaped := self._escaped(raw_path):
+            return Refusal(404, f"{NOTHING}; did you mean {escaped}? Write a slash in a key as %2F")
         near = get_close_matches(raw_path[:PATH_LOOKED_AT], self._paths, n=1)
         return Refusal(404, f"{NOTHING}; did you mean {near[0]}?" if near else NOTHING)
 

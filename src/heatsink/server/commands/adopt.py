@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +166,16 @@ def _print(name: str, result: Standing | Past | Departure) -> None:
             )
 
 
+def _instant(time_ms: int | None) -> str:
+    """Return a time as people read it, with the number that times in the table are compared to."""
+    when = datetime.fromtimestamp((time_ms or 0) / 1_000, UTC)
+    return f"{when.isoformat(timespec='milliseconds')} ({time_ms} ms since 1970)"
+
+
 def _print_standing(standing: Standing) -> None:
     words = {
         "dry run": "adoption is not complete. Heatsink counts and decides, and spreads no key.",
-        "complete": f"adoption is complete for rows from {standing.complete_from_ms} (ms since "
-        "1970) on.",
+        "complete": f"adoption is complete for rows from {_instant(standing.complete_from_ms)} on.",
         "append-only": "declared append-only: keys are spread while other programs write.",
         "leaving": "leaves Heatsink: processes refuse it.",
     }

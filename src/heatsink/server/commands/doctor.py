@@ -362,7 +362,7 @@ def doctor(
 
     async def run() -> list[Finding]:
         found = []
-        with progress_bar(count="checks done") as bar:
+        with progress_bar(count="checks done so far") as bar:
             checks = bar.add_task("", total=None)
             async for one in examine(folder, store, queue, news, clock):
                 found.append(one)
