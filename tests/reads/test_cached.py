@@ -128,5 +128,5 @@ async def test_a_bad_tag_is_refused() -> None:
 
 
 def test_an_unknown_parameter_names_the_similar_one() -> None:
-    with pytest.raises(TypeError, match="no parameter 'fresh': did you mean 'fresh_for'"):
+    with pytest.raises(InvalidSetting, match="no parameter 'fresh': did you mean 'fresh_for'"):
         heatsink.cached("product:{id}", fresh=1)  # type: ignore[call-overload]

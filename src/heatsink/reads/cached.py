@@ -140,7 +140,7 @@ def cached(
     """
     for name in unknown:
         cure = did_you_mean(name, ("key", "tags", "fresh_for", "stale_for", "errors_for"))
-        raise TypeError(f"cached() has no parameter {name!r}: {cure}")
+        raise InvalidSetting(f"cached has no parameter {name!r}: {cure}", field=name)
     times = Times(fresh_for, stale_for, errors_for)
     if callable(first):
         return Decorator(None, (), times)(first)
