@@ -216,7 +216,7 @@ async def test_rows_of_tables_elsewhere_keep_the_closed_time_where_it_is(tmp_pat
     await adopt(url, "chat", True, SystemClock())
     refused = run("fsck", url, "--reset-closed-time")
     assert refused.exit_code == 2
-    assert "places rows of other tables (chat)" in refused.stderr
+    assert "places rows of the tables chat" in refused.stderr
 
 
 async def test_a_process_that_slept_through_the_cure_is_refused(tmp_path: Path) -> None:

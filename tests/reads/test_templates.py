@@ -54,7 +54,7 @@ def test_a_call_has_a_key(
         ("product:{}", "attributes only"),
         ("product:{id!r}", "attributes only"),
         ("product:{id:>4}", "attributes only"),
-        (None, "any number of arguments: name a key"),
+        (None, "any number of arguments, so no key"),
         ("product:{id", "is not a valid template"),
         ("{id}{shop}", "text between"),
         (42, "must be a str"),

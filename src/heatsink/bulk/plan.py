@@ -108,8 +108,9 @@ class Founding(msgspec.Struct, frozen=True):
 
 
 class QueuePlan(msgspec.Struct, frozen=True):
-    """The number and places of the queue's partitions. New parts go to the first `partitions`.
+    """The number and places of the queue's partitions.
 
+    `partitions` is the current number: new parts go only to partitions below this number.
     `high_water` is the highest number of partitions that the queue ever had. Workers run the items
     of all these partitions. `places` lists the partitions that are not at the queue's home. `moves`
     lists the partitions that are about to move: these get no new parts.

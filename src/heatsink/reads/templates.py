@@ -93,8 +93,8 @@ def _default_template(function: Callable[..., Any]) -> str:
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     if any(each.kind in VARIADIC for each in parameters) or not name:
         raise InvalidSetting(
-            f"{name or shown(function)} takes any number of arguments: name a key, as in "
-            "'product:{id}'",
+            f"{name or shown(function)} takes any number of arguments, so no key can be made of "
+            "them: pass a key template, as in cached('product:{id}')",
             field="key",
         )
     fields = ", ".join(f"{{{each.name}}}" for each in parameters)

@@ -248,7 +248,8 @@ class SoftStore(Protocol):
 class Targets:
     """The latest soft decision for each subject and setting.
 
-    After a decision of a later term has arrived, decisions of earlier terms are ignored.
+    A soft decision takes effect when it arrives, without an epoch. After a decision of a later term
+    has arrived, decisions of earlier terms are ignored.
     """
 
     def __init__(self) -> None:

@@ -86,9 +86,9 @@ class SqliteAlone:
         return target
 
     def traces(self, scheme: IdScheme) -> Iterator[tuple[str, int]]:
-        """Yield partition keys with the newest time of their rows, tokens or running totals.
+        """Yield partition keys with their newest time, for rows, tokens and running totals.
 
-        A partition key comes up to three times: for rows, for tokens and for running totals.
+        The same key may be yielded three times, once for each kind of data.
         """
         execute = self._connection.execute
         for partition, raw in execute("SELECT partition, max(raw) FROM rows GROUP BY partition"):
