@@ -189,3 +189,22 @@ def test_every_act_fits_and_is_drawn_in_every_look(demo: str, visit: Visit, act:
         expect(page.locator(POINTS).nth(1)).to_be_attached()  # not while a chart is drawn anew
         page.screenshot(path=SHOTS / f"demo-{act}-{look}.png", full_page=True)
         expect_to_fit(page, act)
+
+
+LABELS = """async (buckets) => {
+  const { partitions } = await import("/demo/static/charts.js");
+  const names = ["chat-1", ...Array.from({ length: buckets }, (_, bucket) => `chat-1#${bucket}`)];
+  const element = document.querySelector("#picture .chart");
+  partitions(element, names, [], 100);
+  await new Promise(requestAnimationFrame);
+  const labels = [...element.querySelectorAll(".xtick text")];
+  const boxes = labels.map((one) => one.getBoundingClientRect());
+  return boxes.slice(1).map((box, place) => box.left - boxes[place].right);
+}"""
+
+
+def test_labels_of_buckets_have_a_gap_between_them_on_a_phone(demo: str, visit: Visit) -> None:
+    page = visit(demo, viewport=PHONE)
+    page.wait_for_function(f"() => {DRAWN} >= 1")
+    for buckets in (1, 2, 4, 8, 16, 64):
+        assert min(page.evaluate(LABELS, buckets), default=99) > 8, buckets

@@ -40,7 +40,10 @@ export function partitions(element, names, heat, limit, top = 0) {
     type: "bar", name, x: names, y: names.map((key) => known.get(key)?.[field] ?? 0),
     marker: { color: colour(fill) }, hovertemplate: "%{y:,}/s",
   });
-  const labelled = names.filter((_, place) => place % Math.ceil(names.length / (1.5 * ticks(element))) === 0);
+  const every = Math.ceil(names.length / (1.5 * ticks(element)));
+  const isTight = every === 1 && element.clientWidth < NARROW;
+  const isCrowded = (place) => isTight && place > 0 && !names[place - 1].includes("#"); // the bare key's label is long
+  const labelled = names.filter((_, place) => place % every === 0 && !isCrowded(place));
   const highest = Math.max(top, ...heat.map((one) => one.taken_s + one.refused_s));
   draw(element, [bar("accepted", "taken_s", "accent"), bar("throttled", "refused_s", "refused")], layout({
     barmode: "stack",
