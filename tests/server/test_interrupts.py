@@ -192,7 +192,7 @@ def test_submit_says_that_the_accepted_batch_goes_on(tmp_path: Path) -> None:
     batch = command.first_line.strip()
     assert f"The batch {batch} is accepted" in said
     assert f"heatsink bulk status {batch}" in said
-    assert f"heatsink bulk cancel {batch}" in said
+    assert f"heatsink bulk cancel {batch} --queue embedded:///queue" in said
 
 
 @pytest.mark.server("it starts processes")
@@ -201,7 +201,7 @@ def test_submit_does_not_claim_to_know_what_became_of_an_unconfirmed_batch(tmp_p
         command.connects()
         command.process.send_signal(signal.SIGINT)
         said, _ = command.process.communicate(timeout=END_S)
-    assert "`heatsink bulk list` shows whether it was accepted" in said
+    assert "To see whether it was accepted: heatsink bulk list --queue redis://127.0.0.1:" in said
 
 
 async def test_a_signal_whose_cancellation_was_lost_stops_the_service_once_it_runs() -> None:
