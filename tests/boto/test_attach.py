@@ -135,11 +135,63 @@ def test_a_table_that_does_not_fit_its_declaration_is_refused(engine: Engine) ->
         attach("dynamodb", tables=[], registry=engine.registry)
 
 
-def test_after_close_the_client_is_as_before(made: Any) -> None:
-    table, plain, attachment = made
+def test_after_close_declared_tables_are_refused(made: Any, engine: Engine) -> None:
+    table, _, attachment = made
+    other = engine.make_table(f"other{next(names)}")
     attachment.close()
+    item = {KEYS[0]: "r", KEYS[1]: now()}
+    batch = {table.name: [{"PutRequest": {"Item": item}}]}
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        (table.put_item, {"Item": item}),
+        (table.query, {"KeyConditionExpression": Key(KEYS[0]).eq("r")}),
+        (table.meta.client.batch_write_item, {"RequestItems": batch}),
+    ]
+    for call, given in calls:
+        with pytest.raises(ClientError, match=r"is closed, so this request would go past Heatsink"):
+            call(**given)
+    table.meta.client.put_item(TableName=other.name, Item=item)
+    assert other.get_item(Key=item)["Item"] == item
+    with pytest.raises(Closed):
+        attachment.explain(table.name, "r")
+    tables = [declared(table.name)]
+    with attach(table, tables=tables, registry=engine.registry):
+        table.put_item(Item=item)
+        assert table.get_item(Key=item)["Item"] == item
+
+
+def test_a_detached_client_is_as_before(made: Any) -> None:
+    table, plain, attachment = made
+    attachment.close(detach=True)
     key = {KEYS[0]: f"r{TAG}1", KEYS[1]: "x"}
     assert "Item" not in table.get_item(Key=key)
     assert "Item" not in plain.get_item(Key=key)
-    with pytest.raises(Closed):
-        attachment.explain(table.name, "r")
+
+
+def test_of_two_attachments_the_open_one_goes_on(made: Any, engine: Engine) -> None:
+    table, _, _ = made
+    attach(table, tables=[declared(table.name)], registry=engine.registry).close()
+    item = {KEYS[0]: "cold", KEYS[1]: now()}
+    table.put_item(Item=item)
+    assert table.get_item(Key=item)["Item"] == item
+
+
+def test_wrong_arguments_are_named(engine: Engine) -> None:
+    plain = engine.make_table(f"named{next(names)}")
+    right = declared(plain.name)
+
+    def said(tables: Any) -> str:
+        with pytest.raises(InvalidSetting) as refused:
+            attach(engine.resource(), tables=tables, registry=engine.registry)
+        return str(refused.value)
+
+    assert "tables must be a list" in said(right)
+    assert "tables must be a list of SpreadTable" in said([plain.name])
+    assert "there is no table 'chatt' in us-east-1" in said([declared("chatt")])
+    wrong = SpreadTable(plain.name, partition_key="rom", sort_key=KEYS[1], rules=[])
+    assert f"partition_key is 'rom', but table {plain.name} has {KEYS[0]!r}" in said([wrong])
+    with attach(engine.resource(), tables=[right], registry=engine.registry) as attachment:
+        with pytest.raises(InvalidSetting) as refused:
+            attachment.pin(plain.name, "r", buckets=2, reason="too early")
+        assert f"run heatsink adopt '{engine.registry}' {plain.name} --complete" in str(
+            refused.value
+        )

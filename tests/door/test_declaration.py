@@ -62,8 +62,8 @@ def test_mixed_collections_and_keys_pass() -> None:
         ({"AttributeDefinitions": [("pk", "N"), ("sk", "S")]}, "only text can carry"),
         ({"AttributeDefinitions": [("pk", "B"), ("sk", "S")]}, "only text can carry"),
         ({"AttributeDefinitions": [("pk", "S"), ("sk", "N")]}, "sort_type='N'"),
-        ({"KeySchema": [("pk", "HASH")]}, "without a sort key"),
-        ({"KeySchema": [("sk", "HASH"), ("pk", "RANGE")]}, "has the keys sk and pk"),
+        ({"KeySchema": [("pk", "HASH")]}, "has no sort key"),
+        ({"KeySchema": [("sk", "HASH"), ("pk", "RANGE")]}, "partition_key is 'pk', but table"),
     ],
 )
 def test_a_key_schema_that_does_not_fit_is_refused(change: Body, words: str) -> None:
@@ -104,3 +104,13 @@ def test_the_longest_prefix_decides(sort: str, prefixes: list[str]) -> None:
     table = SpreadTable(TABLE, partition_key="pk", sort_key="sk", rules=rules)
     fitting = [prefix for prefix in prefixes if sort.startswith(prefix)]
     assert table.rule_of(sort).prefix == max(fitting, key=len, default="")
+
+
+def test_a_misspelt_setting_is_named() -> None:
+    given: dict[str, Any] = {"partition_key": "pk", "sort_key": "sk", "rules": []}
+    with pytest.raises(InvalidSetting, match="did you mean 'append_only'"):
+        SpreadTable(TABLE, **given, appendonly=True)  # type: ignore[call-arg]
+    with pytest.raises(InvalidSetting, match="rules must be a list of by_time"):
+        SpreadTable(TABLE, **{**given, "rules": ["MSG#"]})
+    with pytest.raises(InvalidSetting, match="rules must be a list: write"):
+        SpreadTable(TABLE, **{**given, "rules": unspread("MSG#")})

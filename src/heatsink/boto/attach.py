@@ -20,18 +20,20 @@ from importlib import import_module
 from inspect import iscoroutinefunction
 from random import Random
 from typing import Any, Unpack
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from heatsink.client.settings import ConnectOptions
 from heatsink.coordinator.explainer import Explanation
-from heatsink.door.core import ADMINISTRATION, Core
-from heatsink.door.declaration import SpreadTable, check_sample, described, sampling
+from heatsink.door.core import ADMINISTRATION, Core, tables_named
+from heatsink.door.declaration import SpreadTable, check_sample, described, no_table, sampling
 from heatsink.door.drivers import AsyncDriver, BlockingDriver, is_thawed, of_heatsink
 from heatsink.door.keys import check_partition_value, subject_in
+from heatsink.door.places import adopting
 from heatsink.door.protocol import Body, Call, WireError
 from heatsink.door.records import look_for_rows, record_of
-from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.errors import Closed, HeatsinkError, InvalidSetting
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.subjects import Subject
@@ -48,6 +50,8 @@ ATTEMPTS = 5
 FIRST_PAUSE_S = 0.025
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 encode = msgspec.json.encode
+_hooks: WeakKeyDictionary[Any, list[_Hook]] = WeakKeyDictionary()
+"""The hooks of each client, open and closed."""
 
 
 def attach(
@@ -72,7 +76,7 @@ def attach(
     try:
         attachment.add(target)
     except BaseException:
-        attachment.close()
+        attachment.close(detach=True)
         raise
     return attachment
 
@@ -83,7 +87,9 @@ class Attachment:
     def __init__(
         self, tables: Iterable[SpreadTable], registry: str, settings: ConnectOptions
     ) -> None:
-        self._tables = {table.name: table for table in tables}
+        self._tables = {table.name: table for table in _declared(tables)}
+        self._registry = registry
+        self.is_closed = False
         self._clock: Clock = settings.get("clock") or SystemClock()
         self._background = Background(registry, settings)
         self._pool = ThreadPoolExecutor(PARALLEL_CALLS, "heatsink-call")
@@ -140,7 +146,10 @@ class Attachment:
         """Attach a client. Its tables are described with its first request for an item."""
         is_async = iscoroutinefunction(client._make_api_call)
         hook = (_AsyncHook if is_async else _BlockingHook)(client, self)
+        for old in [one for one in _hooks.get(client, []) if one.is_closed]:
+            old.detach()
         client.meta.events.register(BEFORE_SEND, hook)
+        _hooks.setdefault(client, []).append(hook)
         self._hooks.append(hook)
 
     def explain(self, table: str, key: str) -> Explanation:
@@ -163,7 +172,8 @@ class Attachment:
         if not self._background.may_spread(subject):
             raise InvalidSetting(
                 f"the adoption of table {table} is not complete, so no key of it gets a second "
-                f"bucket: run heatsink adopt {table} --complete once no other program writes to it",
+                "bucket. Once no other program writes to it, run "
+                f"{adopting(self._registry, table)} --complete",
                 field="table",
             )
         self._background.client.pin(subject, buckets=buckets, reason=reason)
@@ -191,15 +201,22 @@ class Attachment:
         self._background.check_open()
         self._background.flush()
 
-    def close(self) -> None:
-        """Detach, and close Heatsink's client. Your own clients stay usable: `attachment.close()`
+    def close(self, *, detach: bool = False) -> None:
+        """Close Heatsink's client. From then on, requests on the declared tables are refused.
 
-        From then on, requests reach the tables unchanged: they do not find items in buckets.
+        So a thread that still writes cannot write past Heatsink. Requests on other tables pass.
+        With `detach`, requests on the declared tables reach them as they are, too: then items in
+        buckets are not found, and no such request may write::
+
+            attachment.close()
         """
+        self.is_closed = True
         for events in self._sessions:
             events.unregister(CREATING, self._extend)
-        for hook in self._hooks:
-            hook.client.meta.events.unregister(BEFORE_SEND, hook)
+        self._sessions.clear()
+        if detach:
+            for hook in self._hooks:
+                hook.detach()
         self._background.refuse_calls()
         self._pool.shutdown()
         self._background.close()
@@ -222,12 +239,42 @@ class _Hook:
         self._rng = Random()
         self._core: Core | None = None
         self._declared = attachment._tables
+        self._attachment = attachment
+
+    @property
+    def is_closed(self) -> bool:
+        return self._attachment.is_closed
+
+    def detach(self) -> None:
+        """Stop to see the client's requests."""
+        self.client.meta.events.unregister(BEFORE_SEND, self)
+        if self in (attached := _hooks.get(self.client, [])):
+            attached.remove(self)
+
+    def _check_closed(self, operation: str, parameters: Body) -> None:
+        """Raise `Closed` for a request on a table that no other attachment declares."""
+        named = tables_named(operation, parameters, self._declared)
+        for other in _hooks.get(self.client, []):
+            if not other.is_closed:
+                named -= other._declared.keys()
+        if named:
+            raise Closed(
+                f"the attachment of table {min(named)} is closed, so this request would go past "
+                "Heatsink: attach it again, or use close(detach=True) to use the table without it"
+            )
 
     def declare(self, tables: list[SpreadTable]) -> Core:
         background = self._background
         seed = background.registry.meta.seed
-        self._core = Core(tables, background.view, seed, background.tracker)
+        url = self._attachment._registry
+        self._core = Core(tables, background.view, seed, background.tracker, url)
         return self._core
+
+    def _no_table(self, table: SpreadTable, error: WireError) -> HeatsinkError:
+        if error.code != "ResourceNotFoundException":
+            return error
+        meta = self.client.meta
+        return no_table(table.name, f"{meta.region_name} ({meta.endpoint_url})")
 
     def _is_recorded(self, table: SpreadTable) -> bool:
         """Return whether the registry has this declaration. Raises `InvalidSetting` if it differs.
@@ -295,6 +342,8 @@ class _BlockingHook(_Hook):
         if operation in ADMINISTRATION:
             return None
         try:
+            if self.is_closed:
+                return self._check_closed(operation, parameters)
             self._background.check_open()
             self._background.thaw()
             core = self._core or self.describe()
@@ -310,7 +359,10 @@ class _BlockingHook(_Hook):
         """Check the declarations against the tables. Raises `InvalidSetting` or `WireError`."""
         tables = []
         for table in self._declared.values():
-            found = self._send(_describing(table))
+            try:
+                found = self._send(_describing(table))
+            except WireError as error:
+                raise self._no_table(table, error) from None
             tables.append(described(table, found["Table"]))
             is_recorded = self._is_recorded(table)
             check_sample(tables[-1], self._send(_sampling(table))["Items"])
@@ -345,6 +397,8 @@ class _AsyncHook(_Hook):
         if operation in ADMINISTRATION:
             return None
         try:
+            if self.is_closed:
+                return self._check_closed(operation, parameters)
             self._background.check_open()
             if is_thawed(self._background.registry):
                 await asyncio.to_thread(self._background.thaw)
@@ -363,7 +417,10 @@ class _AsyncHook(_Hook):
             if self._core is None:
                 tables = []
                 for table in self._declared.values():
-                    found = await self._send(_describing(table))
+                    try:
+                        found = await self._send(_describing(table))
+                    except WireError as error:
+                        raise self._no_table(table, error) from None
                     tables.append(described(table, found["Table"]))
                     is_recorded = self._is_recorded(table)
                     check_sample(tables[-1], (await self._send(_sampling(table)))["Items"])
@@ -403,6 +460,21 @@ class _ThreadedRegistry:
 
     async def layout(self, label: str) -> Layout:
         return await asyncio.to_thread(self._background.layout, label)
+
+
+def _declared(tables: Iterable[SpreadTable]) -> list[SpreadTable]:
+    """Return the declared tables. Raises `InvalidSetting` for anything else."""
+    if isinstance(tables, SpreadTable):
+        raise InvalidSetting("tables must be a list: write tables=[…]", field="tables")
+    found = list(tables) if isinstance(tables, Iterable) else [tables]
+    for table in found:
+        if not isinstance(table, SpreadTable):
+            raise InvalidSetting(
+                f"tables must be a list of SpreadTable(…), not of {shown(table)}: declare each "
+                "table with its keys and rules",
+                field="tables",
+            )
+    return found
 
 
 def _describing(table: SpreadTable) -> Call:

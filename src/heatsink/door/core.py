@@ -53,9 +53,17 @@ class Heat(Protocol):
 class Core:
     """Operations on declared tables. One core serves all threads of a process."""
 
-    def __init__(self, tables: Iterable[SpreadTable], view: View, seed: bytes, heat: Heat) -> None:
+    def __init__(
+        self,
+        tables: Iterable[SpreadTable],
+        view: View,
+        seed: bytes,
+        heat: Heat,
+        registry: str = "REGISTRY_URL",
+    ) -> None:
+        """`registry` is the registry's URL, which messages name."""
         self.tables = tuple(tables)
-        self.places = {table.name: Places(table, view, seed) for table in self.tables}
+        self.places = {table.name: Places(table, view, seed, registry) for table in self.tables}
         self.counts = Counter(waits=0, refusals=0)
         """How many requests waited for the horizon, and how many Heatsink refused."""
         self._view = view
@@ -111,14 +119,7 @@ class Core:
         if operation in PARTIQL:
             text = str(parameters)
             return {name: places for name, places in self.places.items() if name in text}
-        items, actions = parameters.get("RequestItems"), parameters.get("TransactItems")
-        names: list[Any] = list(items) if isinstance(items, dict) else []
-        for action in actions if isinstance(actions, list) else ():
-            given = action.values() if isinstance(action, dict) else ()
-            names += [one.get("TableName") for one in given if isinstance(one, dict)]
-        tables = (
-            (name, self.places.get(table_of(name))) for name in names if isinstance(name, str)
-        )
+        tables = ((name, self.places.get(table_of(name))) for name in _names_in(parameters))
         return {name: places for name, places in tables if places is not None}
 
     def _count(self, operation: str, named: dict[str, Places], parameters: Body, size: int) -> None:
@@ -206,6 +207,25 @@ MANY: dict[str, Callable[[dict[str, Places], Body], Steps]] = {
 def table_of(name: str) -> str:
     """Return the name of a table that is given by its name or by its ARN."""
     return name.rpartition("/")[2] if name.startswith("arn:") else name
+
+
+def _names_in(parameters: Body) -> list[str]:
+    """Return the tables that a batch or a transaction names."""
+    items, actions = parameters.get("RequestItems"), parameters.get("TransactItems")
+    names: list[Any] = list(items) if isinstance(items, dict) else []
+    for action in actions if isinstance(actions, list) else ():
+        given = action.values() if isinstance(action, dict) else ()
+        names += [one.get("TableName") for one in given if isinstance(one, dict)]
+    return [name for name in names if isinstance(name, str)]
+
+
+def tables_named(operation: str, parameters: Body, declared: Iterable[str]) -> set[str]:
+    """Return which of the declared tables a request concerns."""
+    if operation in PARTIQL:
+        return {name for name in declared if name in str(parameters)}
+    name = parameters.get("TableName")
+    names = [name] if isinstance(name, str) else _names_in(parameters)
+    return {table_of(one) for one in names} & set(declared)
 
 
 def _refused(operation: str, table: str) -> Steps:

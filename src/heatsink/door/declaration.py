@@ -14,12 +14,13 @@ key, the longest one decides. Sort keys that match no prefix stay under the bare
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from heatsink.errors import InvalidId, InvalidSetting
 from heatsink.primitives.checks import check_text, check_whole, shown
+from heatsink.primitives.words import did_you_mean
 from heatsink.stores.dynamodb.wire.values import Native, native
 
 from .times import TimeOf, careful
@@ -136,6 +137,16 @@ class SpreadTable:
     """The key attributes of the table and of its indexes."""
     _only: Rule | None = field(init=False, default=None, repr=False, compare=False)
 
+    def __new__(cls, *_: Any, **named: Any) -> SpreadTable:
+        """Refuse an unknown setting, with the name that may have been meant."""
+        known = [one.name for one in fields(cls) if one.init]
+        for name in named:
+            if name not in known:
+                raise InvalidSetting(
+                    f"SpreadTable has no setting {name!r}: {did_you_mean(name, known)}", field=name
+                )
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for what in ("name", "partition_key", "sort_key"):
             check_text(what, getattr(self, what), NAME_MAX)
@@ -148,6 +159,15 @@ class SpreadTable:
                 f"ahead_s must be between 0 and {AHEAD_S_MAX:g}, not {shown(self.ahead_s)}",
                 field="ahead_s",
             )
+        if not isinstance(self.rules, Sequence) or isinstance(self.rules, Rule | str):
+            raise InvalidSetting("rules must be a list: write rules=[…]", field="rules")
+        for rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise InvalidSetting(
+                    "rules must be a list of by_time(…), unspread(…) and fixed(…), not of "
+                    f"{shown(rule)}",
+                    field="rules",
+                )
         rules = sorted(self.rules, key=lambda rule: -len(rule.prefix))
         prefixes = [rule.prefix for rule in rules]
         if len(set(prefixes)) != len(prefixes):
@@ -191,11 +211,14 @@ def described(declared: SpreadTable, description: Mapping[str, Any]) -> SpreadTa
     keys = _names(description["KeySchema"])
     wanted = ((declared.partition_key,), (declared.sort_key,))
     if keys != wanted:
-        has = " and ".join(", ".join(names) or "no sort key" for names in keys)
+        if not keys[1]:
+            raise InvalidSetting(
+                f"table {declared.name} has no sort key, so it cannot be spread", field="sort_key"
+            )
+        place = 0 if keys[0] != wanted[0] else 1
+        name, has = ("partition_key", "sort_key")[place], ", ".join(keys[place])
         raise InvalidSetting(
-            f"table {declared.name} has the keys {has}, not {declared.partition_key} and "
-            f"{declared.sort_key}: a table without a sort key cannot be spread",
-            field="partition_key" if keys[0] != wanted[0] else "sort_key",
+            f"{name} is {wanted[place][0]!r}, but table {declared.name} has {has!r}", field=name
         )
     if kinds[declared.partition_key] != "S":
         raise InvalidSetting(
@@ -224,6 +247,13 @@ def described(declared: SpreadTable, description: Mapping[str, Any]) -> SpreadTa
         declared.ahead_s,
         declared.unused_indexes,
         {**local, **overall},
+    )
+
+
+def no_table(name: str, where: str) -> InvalidSetting:
+    """Return the error for a declared table that does not exist."""
+    return InvalidSetting(
+        f"there is no table {name!r} in {where}: check the name and the region", field="tables"
     )
 
 

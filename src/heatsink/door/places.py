@@ -15,9 +15,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Mapping
 from functools import lru_cache
+from shlex import quote
 from typing import Any, NamedTuple
 
 from heatsink.errors import InvalidKey
+from heatsink.primitives.checks import shown_url
 from heatsink.primitives.keys import seeded_hash
 from heatsink.registry.adoption import completed_ms, is_leaving
 from heatsink.registry.decisions import View
@@ -28,7 +30,7 @@ from heatsink.stores.dynamodb.wire.values import Native, native, normal_number
 
 from .declaration import Rule, SpreadTable
 from .keys import TAG, TAGGED, hashed_bytes, physical, registry_key
-from .protocol import Body, Call, Need, Reach, Renew, checked, refusal
+from .protocol import Body, Call, Need, Reach, Renew, WireError, checked, refusal
 from .records import record_of
 
 logger = logging.getLogger("heatsink")
@@ -56,8 +58,11 @@ class Keys(NamedTuple):
 class Places:
     """Finds the places of one table's items."""
 
-    def __init__(self, table: SpreadTable, view: View, seed: bytes) -> None:
+    def __init__(
+        self, table: SpreadTable, view: View, seed: bytes, registry: str = "REGISTRY_URL"
+    ) -> None:
         self.table = table
+        self._adopting = adopting(registry, table.name)
         self._view = view
         self._hash = seeded_hash(seed)
         self._adopted: tuple[int, float] = (-1, float("inf"))
@@ -198,6 +203,11 @@ class Places:
                 bucket = self._bucket(layout.epoch_at(time_ms), keys.sort)
         return Spot(label, bucket, physical(key, bucket))
 
+    def spot_of(self, keys: Keys) -> Spot:
+        """Return the place of an item by the view as it is, and the rule for its sort key."""
+        rule = self.table.rule_of(keys.sort)
+        return self.spot(keys, rule, rule.time_ms(keys.sort))
+
     def spot_by(self, layout: Layout, keys: Keys) -> Spot:
         """Return the place of an item by a given layout of its partition key."""
         rule, label = self.table.rule_of(keys.sort), self.label(keys.key)
@@ -234,9 +244,18 @@ class Places:
         if not self.is_adopted(layout):
             raise refusal(
                 f"table {self.table.name} has a key with several buckets, but its adoption is not "
-                f"complete. Run heatsink adopt {self.table.name} --complete once no other program "
-                "writes to it, or declare the table append_only"
+                f"complete. Once no other program writes to it, run {self._adopting} --complete, "
+                "or declare the table append_only"
             )
+
+    def misplaced(self, keys: Keys) -> WireError:
+        """Return the error for a row that is not where its keys place it."""
+        return refusal(
+            f"the row {keys.sort!r} of {keys.key!r} in table {self.table.name} is not in its "
+            "place: a program without Heatsink wrote it after the adoption was complete, or it was "
+            f"dated in the future. To move such rows into place, run {self._adopting} "
+            "--move-strays"
+        )
 
     def parameters(self, item: Body, spot: Spot) -> Body:
         """Return an item or a `Key` with the stored name of its partition key."""
@@ -248,6 +267,11 @@ class Places:
     def shown(self, item: Body) -> Body:
         """Return a stored item with the application's partition key."""
         return shown_item(item, self.table.partition_key)
+
+
+def adopting(registry: str, table: str) -> str:
+    """Return the beginning of a command line about a table's adoption, without credentials."""
+    return f"heatsink adopt {quote(shown_url(registry))} {quote(table)}"
 
 
 def check_not_reserved(key: str) -> None:

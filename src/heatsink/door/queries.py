@@ -44,7 +44,7 @@ from .pages import (
     without_local,
 )
 from .places import Keys, Places, check_not_reserved
-from .protocol import Body, Call, LayoutOf, Need, Renew, Steps, WireError, checked, refusal
+from .protocol import Body, Call, LayoutOf, Need, Renew, Steps, checked, refusal
 from .rewriting import NAMES, VALUES
 
 PAGE_BYTES_MAX = 1_024 * 1_024
@@ -399,7 +399,7 @@ class Merge:
                 stray = rows.get(None) if time_ms < self._places.complete_ms else None
                 return rows.get(bucket) or stray or {}
             if rows.keys() != {bucket}:
-                raise misplaced(self._table.name, keys)
+                raise self._places.misplaced(keys)
         return item
 
     def _check_order(self, keys: Keys, rule: Rule, time_ms: int) -> None:
@@ -417,14 +417,6 @@ class Merge:
                     "declaration, or declare the prefix unspread"
                 )
         self._last = (rule, time_ms)
-
-
-def misplaced(table: str, keys: Keys) -> WireError:
-    return refusal(
-        f"the row {keys.sort!r} of {keys.key!r} in table {table} is not in its place: a program "
-        "without Heatsink wrote it after the adoption was complete, or it was dated in the future. "
-        "Write it again through Heatsink, or declare its prefix unspread"
-    )
 
 
 def rest_of(asked: Asked, start: Body | None, sort_key: str) -> Bounds:

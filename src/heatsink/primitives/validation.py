@@ -15,6 +15,7 @@ from msgspec import inspect
 from .words import counted, did_you_mean
 
 _PLACE = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$")
+_INDEX = re.compile(r"\[[^\]]*\]")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _KIND = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
@@ -45,7 +46,7 @@ def what_is_wrong(error: msgspec.ValidationError, kind: Any = None) -> tuple[str
     place = _PLACE.search(text)
     said = text if place is None else text[: place.start()]
     path = "" if place is None else place[1]
-    known = {} if path else _fields(kind)
+    known = _fields(_kind_at(kind, path))
     if (missing := _MISSING.fullmatch(said)) is not None:
         field = f"{path}.{missing[1]}".lstrip(".")
         return field, f"{field} is missing: add it"
@@ -88,6 +89,16 @@ def _fields(kind: Any) -> dict[str, inspect.Type]:
     found = inspect.type_info(kind)
     assert isinstance(found, inspect.StructType)
     return {field.encode_name: field.type for field in found.fields}
+
+
+def _kind_at(kind: Any, path: str) -> Any:
+    """The struct at a path like `table[0].rule[1]`; None if there is none."""
+    for part in _INDEX.sub("", path).split(".") if path else ():
+        found = _fields(kind).get(part)
+        if isinstance(found, inspect.ListType):
+            found = found.item_type
+        kind = found.cls if isinstance(found, inspect.StructType) else None
+    return kind
 
 
 def _choices(expected: inspect.Type | None) -> list[str]:

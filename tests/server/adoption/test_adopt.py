@@ -23,6 +23,7 @@ from heatsink.cli import main
 from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.keys import TAG, physical, subject_in
+from heatsink.door.places import Places
 from heatsink.door.protocol import WireError
 from heatsink.door.times import millis_text
 from heatsink.emulator.settings import EngineSettings
@@ -31,8 +32,10 @@ from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.adoption import Adoptions, completion, departure, trials
 from heatsink.registry.decisions import BUCKETS, Decision, LogEntry, View
 from heatsink.server.adoption.steps import registry_at
+from heatsink.server.door.tables import read_tables
 from heatsink.spread.policy import BucketRules
 from heatsink.testing.dynamodb import LocalDynamoDB
+from tests.door.world import NoHeat
 from tests.server.door.conftest import CHAT, make_table
 from tests.waiting import soon, until
 
@@ -184,6 +187,66 @@ def test_rows_that_were_written_past_heatsink_are_found(place: Place, tmp_path: 
     assert json.loads(result.stdout)["rows"] == [{"partition_key": ROOM, "sort_key": stray["at"]}]
 
 
+def test_strays_are_moved_into_place_and_nothing_is_lost(place: Place, tmp_path: Path) -> None:
+    since_ms = place.spread()
+    declared = read_tables_of(tmp_path)
+    room = {"room": {"S": ROOM}}
+
+    async def count() -> int:
+        """Query the room through Heatsink."""
+        async with registry_at(place.registry, SystemClock()) as registry:
+            given = {"KeyConditionExpression": "room = :r", "ConsistentRead": False}
+            asked = {"TableName": "chat", "ExpressionAttributeValues": {":r": room["room"]}}
+            core = Core([declared], registry.view, registry.meta.seed, NoHeat(), place.registry)
+            steps = core.begin("Query", {**asked, **given})
+            assert steps is not None
+            answers = None
+            try:
+                while True:
+                    needs = next(steps) if answers is None else steps.send(answers)
+                    answers = [place.client.query(**one.parameters) for one in needs]  # type: ignore[union-attr]
+            except StopIteration as end:
+                return len(end.value["Items"])
+
+    lone, twice, same = (place.put(ROOM, since_ms + number) for number in (7, 8, 9))
+    taken = {**twice, "n": {"N": "2"}}
+    for row in (taken, same):
+        name = place_of(place, declared, row)
+        place.client.put_item(TableName="chat", Item={**row, "room": {"S": name}})
+    with pytest.raises(WireError, match=r"run heatsink adopt \S+ chat --move-strays"):
+        asyncio.run(count())
+    tables = ("--tables", str(tmp_path / "tables.toml"))
+    result = place.run("--move-strays", *tables)
+    assert result.exit_code == 1
+    assert "1 stray row moved into place, 1 were there already" in result.stdout
+    assert "conflict" in result.stdout
+    strays = tmp_path / "strays.jsonl"
+    result = place.run("--move-strays", *tables, "--strays-to", str(strays))
+    assert result.exit_code == 0, result.output
+    assert json.loads(strays.read_text()) == twice
+    assert asyncio.run(count()) == 3
+    stored = {row["at"]["S"]: {**row, **room} for row in place.in_buckets()}
+    assert stored == {row["at"]["S"]: row for row in (lone, taken, same)}
+    assert len(place.rows()) == 3
+
+
+def read_tables_of(folder: Path) -> SpreadTable:
+    (folder / "tables.toml").write_text(CHAT)
+    [table] = read_tables(folder / "tables.toml")
+    return table
+
+
+def place_of(place: Place, table: SpreadTable, row: dict[str, Any]) -> str:
+    async def found() -> str:
+        async with registry_at(place.registry, SystemClock()) as registry:
+            places = Places(table, registry.view, registry.meta.seed)
+            keys = places.keys_of(row, exactly=False)
+            assert keys is not None
+            return places.spot_of(keys).name
+
+    return asyncio.run(found())
+
+
 def fill(place: Place, count: int) -> None:
     since_ms = place.spread()
     for number in range(count):
@@ -273,13 +336,8 @@ async def test_processes_refuse_a_table_that_leaves(place: Place) -> None:
     rules = [by_time("MSG#", millis_text)]
     declared = SpreadTable("chat", partition_key="room", sort_key="at", rules=rules)
 
-    class Heat:
-        def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None: ...
-
-        def record_read(self, key: str, reads: int = 1) -> None: ...
-
     async with registry_at(place.registry, SystemClock()) as registry:
-        core = Core([declared], registry.view, registry.meta.seed, Heat())
+        core = Core([declared], registry.view, registry.meta.seed, NoHeat())
         key = {"room": {"S": "r"}, "at": {"S": "a"}}
         with pytest.raises(WireError, match="leaves Heatsink"):
             core.begin("GetItem", {"TableName": "chat", "Key": key})

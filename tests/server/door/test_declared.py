@@ -116,7 +116,8 @@ def test_tables_beside_a_declared_one_pass_untouched(chat: Chat) -> None:
         ("[[table]]\nname = 'chat'", "partition_key is missing"),
         (CHAT.replace("millis_text", "milis_text"), "did you mean 'millis_text'?"),
         (CHAT + "buckets = 3", "has both time and buckets"),
-        (CHAT.replace("time =", "tiem ="), "tiem"),
+        (CHAT.replace("time =", "tiem ="), "did you mean 'time'?"),
+        (CHAT.replace("sort_key =", "sortkey ="), "did you mean 'sort_key'?"),
         (CHAT + CHAT, "declares the table 'chat' twice"),
         (CHAT.replace('sort_key = "at"', 'sort_key = ""'), "table 'chat': sort_key"),
         ("[[table", "cannot be read"),
@@ -138,4 +139,8 @@ def test_a_declaration_that_does_not_fit_the_table_is_refused(
     flags = ["--endpoint", emulator.url, "--tables", str(tmp_path / "tables.toml")]
     result = CliRunner().invoke(main, ["door", *flags, "--store", chat.registry, "--port", "0"])
     assert result.exit_code == 2
-    assert "has the keys room and at" in result.stderr
+    assert "partition_key is 'rom', but table chat has 'room'" in result.stderr
+    (tmp_path / "tables.toml").write_text(CHAT.replace('"chat"', '"chatt"'))
+    result = CliRunner().invoke(main, ["door", *flags, "--store", chat.registry, "--port", "0"])
+    assert f"there is no table 'chatt' in {emulator.url}" in result.stderr
+    assert "table create" not in result.stderr

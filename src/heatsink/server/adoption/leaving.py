@@ -105,30 +105,32 @@ class Mover:
         self._keys = keys
         self._clock = clock
 
-    async def move(self, row: Row) -> Moved:
-        """Move a row from its bucket to the bare key. Repeats that if the row changes meanwhile.
+    async def move(self, row: Row, name: str | None = None) -> Moved:
+        """Move a row under the partition key `name`; None: from its bucket to the bare key.
 
-        Raises `Unavailable` if DynamoDB throttles too often.
+        Repeats that if the row changes meanwhile. Raises `Unavailable` if DynamoDB throttles too
+        often.
         """
         for _ in range(TRIES):
             try:
-                outcome = await self._try(row)
+                outcome = await self._try(row, name)
             except Retryable:
                 await self._clock.sleep(PAUSE_S)
                 continue
             if outcome is not None:
                 key = application_key(row[self._keys.partition]["S"])
                 return Moved(key, row[self._keys.sort], outcome)
-            found = await self._read(self._key_of(row))
+            found = await self.read(self._key_of(row))
             if found is None:  # another run has moved it
                 key = application_key(row[self._keys.partition]["S"])
                 return Moved(key, row[self._keys.sort], "merged")
             row = found
         raise Unavailable(f"a row of table {self._keys.table} could not be moved: run this again")
 
-    async def _try(self, row: Row) -> Outcome | None:
+    async def _try(self, row: Row, name: str | None) -> Outcome | None:
         """Try one move. Returns None if the row has changed since it was read."""
-        bare = self._bare(row)
+        goes_to = application_key(row[self._keys.partition]["S"]) if name is None else name
+        bare = {**row, self._keys.partition: {"S": goes_to}}
         put = {
             "TableName": self._keys.table,
             "Item": bare,
@@ -146,17 +148,13 @@ class Mover:
         return "moved"
 
     async def _settle(self, row: Row, bare: Row) -> Outcome | None:
-        """Delete the row from its bucket if the bare key holds the same row already."""
-        found = await self._read(self._key_of(bare))
+        """Delete the row from where it was if its new place holds the same row already."""
+        found = await self.read(self._key_of(bare))
         if found is None:
             return None
         if found != bare:
             return "conflict"
-        try:
-            await self._client.call("DeleteItem", self._delete(row))
-        except ConditionFailed:
-            return None
-        return "merged"
+        return "merged" if await self.drop(row) else None
 
     def _delete(self, row: Row) -> Row:
         """Return the request that deletes a row if all its attributes are as they were read."""
@@ -178,14 +176,18 @@ class Mover:
         }
         return {**request, "ExpressionAttributeValues": values} if values else request
 
-    async def _read(self, key: Row) -> Row | None:
+    async def drop(self, row: Row) -> bool:
+        """Delete a row if it still is as it was read. Returns whether it was."""
+        try:
+            await self._client.call("DeleteItem", self._delete(row))
+        except ConditionFailed:
+            return False
+        return True
+
+    async def read(self, key: Row) -> Row | None:
         request = {"TableName": self._keys.table, "Key": key, "ConsistentRead": True}
         found: Row | None = (await self._client.call("GetItem", request)).body.get("Item")
         return found
 
     def _key_of(self, row: Row) -> Row:
         return {name: row[name] for name in (self._keys.partition, self._keys.sort)}
-
-    def _bare(self, row: Row) -> Row:
-        name = application_key(row[self._keys.partition]["S"])
-        return {**row, self._keys.partition: {"S": name}}

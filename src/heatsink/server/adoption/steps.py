@@ -66,6 +66,15 @@ class Departure(msgspec.Struct, frozen=True):
     conflicts: list[Moved]
 
 
+class Repair(msgspec.Struct, frozen=True):
+    """What became of rows that were written without Heatsink. `saved` ones were deleted."""
+
+    moved: int
+    merged: int
+    saved: int
+    conflicts: list[Moved]
+
+
 @asynccontextmanager
 async def registry_at(url: str, clock: Clock) -> AsyncIterator[Registry]:
     """Yield the registry of a store that exists."""
@@ -129,6 +138,47 @@ async def written_past(
     finally:
         await client.close()
     return found
+
+
+async def move_strays(
+    registry: Registry,
+    address: DynamoAddress,
+    declared: SpreadTable,
+    clock: Clock,
+    save: Callable[[dict[str, Any]], object] | None,
+) -> Repair:
+    """Move rows that were written without Heatsink into their places.
+
+    If a row's place holds another row with the same keys, the row in the place stays. The other is
+    given to `save` and then deleted; without `save`, it stays too, and is reported as a conflict.
+    May be repeated at any time.
+    """
+    check(registry.view, declared.name, record_of(declared))
+    client = open_table(address, clock)[1]
+    places = Places(declared, registry.view, registry.meta.seed)
+    keys = Keys(declared.name, declared.partition_key, declared.sort_key)
+    mover = Mover(client, keys, clock)
+    counts = {"moved": 0, "merged": 0, "saved": 0}
+    conflicts = []
+    try:
+        async for stray in strays(client, places, registry.view):
+            key = {keys.partition: {"S": stray.partition_key}, keys.sort: stray.sort_key}
+            row, found = await mover.read(key), places.keys_of(key, exactly=True)
+            if row is None or found is None:
+                continue
+            moved = await mover.move(row, places.spot_of(found).name)
+            if moved.outcome != "conflict":
+                counts[moved.outcome] += 1
+                continue
+            if save is not None:
+                save(row)
+                if await mover.drop(row):
+                    counts["saved"] += 1
+                    continue
+            conflicts.append(moved)
+    finally:
+        await client.close()
+    return Repair(**counts, conflicts=conflicts)
 
 
 async def leave(

@@ -147,8 +147,8 @@ async def strays(client: DynamoClient, places: Places, view: View) -> AsyncItera
                 continue
             rule = table.rule_of(keys.sort)
             time_ms = rule.time_ms(keys.sort)
-            if time_ms is None or time_ms < places.complete_ms:
-                continue
+            if time_ms is None or not places.complete_ms <= time_ms < view.horizon_ms:
+                continue  # the place of a row past the horizon is not known yet
             if places.spot(keys, rule, time_ms).bucket is not None:
                 yield Stray(key, row[table.sort_key])
 

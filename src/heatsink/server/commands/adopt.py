@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,26 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from heatsink.door.declaration import SpreadTable
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.words import counted
+from heatsink.registry.decisions import View
+from heatsink.registry.declarations import recorded
+from heatsink.registry.registry import Registry
 from heatsink.server.adoption.steps import (
     Departure,
+    Repair,
     Standing,
     complete,
     leave,
+    move_strays,
     registry_at,
     standing_of,
     written_past,
 )
 from heatsink.server.adoption.writers import Stray, Writer, only_writers, writers_in
-from heatsink.server.door.tables import read_tables
+from heatsink.server.door.tables import read_tables, table_of
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
 
@@ -62,6 +69,18 @@ class Past(msgspec.Struct, frozen=True):
 )
 @click.option("--tables", type=FILE, help="The file that declares TABLE, as for heatsink door.")
 @click.option(
+    "--move-strays",
+    "moves",
+    is_flag=True,
+    help="Move rows of spread keys that were written past Heatsink into their places.",
+)
+@click.option(
+    "--strays-to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --move-strays: if a place is taken by another row, append the stray to this file "
+    "and delete it. Otherwise both rows stay, and queries that meet them fail.",
+)
+@click.option(
     "--policy", is_flag=True, help="Print the table policy that lets only the --role write."
 )
 @click.option(
@@ -90,9 +109,11 @@ def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
     region, or the URL of a table elsewhere: dynamodb://chat?region=eu-west-1. Until --complete,
     Heatsink counts heat and decides, but gives no key a second bucket: a dry run.
     """
-    chosen = [name for name in ("check", "policy", "completes", "leaves") if options[name]]
-    if len(chosen) > 1:
-        raise InvalidSetting("--check, --policy, --complete and --leave are separate steps")
+    steps = ("check", "moves", "policy", "completes", "leaves")
+    if sum(bool(options[name]) for name in steps) > 1:
+        raise InvalidSetting(
+            "--check, --move-strays, --policy, --complete and --leave are separate steps"
+        )
     result = asyncio.run(_step(url, table_name, options, SystemClock()))
     if as_json or options["policy"]:
         text = msgspec.json.encode(result)
@@ -101,7 +122,7 @@ def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
         _print(table_name, result)
     if isinstance(result, Past) and (result.writers or result.rows):
         click.get_current_context().exit(1)
-    if isinstance(result, Departure) and result.conflicts:
+    if isinstance(result, Departure | Repair) and result.conflicts:
         click.get_current_context().exit(1)
 
 
@@ -114,13 +135,16 @@ async def _step(url: str, table_name: str, options: dict[str, Any], clock: Clock
             writers = writers_in(options["trail"], address.table, options["role"])
             rows: list[Stray] = []
             if options["tables"] is not None:
-                declared = _declared(options["tables"], address.table)
+                declared = _declared_in(registry.view, address.table, options["tables"])
                 rows = await written_past(registry, address, declared, clock)
             elif not options["trail"]:
                 raise InvalidSetting(
                     "--check needs --trail (files of CloudTrail) or --tables (the declaration)"
                 )
             return Past(writers, rows)
+        if options["moves"]:
+            table = _declared_in(registry.view, address.table, options["tables"])
+            return await _moved(registry, address, table, clock, options["strays_to"])
         if options["leaves"]:
             with progress_bar(count="rows moved") as bar:
                 task = bar.add_task("", total=None)
@@ -142,18 +166,57 @@ async def _policy(address: DynamoAddress, roles: tuple[str, ...], clock: Clock) 
     return only_writers(described["Table"]["TableArn"], list(roles))
 
 
-def _declared(path: Path, table: str) -> Any:
+async def _moved(
+    registry: Registry,
+    address: DynamoAddress,
+    table: SpreadTable,
+    clock: Clock,
+    path: Path | None,
+) -> Repair:
+    if path is None:
+        return await move_strays(registry, address, table, clock, None)
+    with path.open("ab") as file:
+
+        def save(row: dict[str, Any]) -> None:
+            file.write(msgspec.json.encode(row) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+        return await move_strays(registry, address, table, clock, save)
+
+
+def _declared_in(view: View, table: str, path: Path | None) -> SpreadTable:
+    """Return the declaration in a file; without a file, the one in the registry."""
+    record = recorded(view, table)
+    if path is None and record is not None:
+        return table_of(table, record)
+    if path is None:
+        raise InvalidSetting(f"the registry has no declaration of {table!r}: pass --tables")
+    return _declared(path, table)
+
+
+def _declared(path: Path, table: str) -> SpreadTable:
     for declared in read_tables(path):
         if declared.name == table:
             return declared
     raise InvalidSetting(f"{path} does not declare the table {table!r}", field="tables")
 
 
-def _print(name: str, result: Standing | Past | Departure) -> None:
+def _print(name: str, result: Standing | Past | Departure | Repair) -> None:
     if isinstance(result, Standing):
         _print_standing(result)
     elif isinstance(result, Past):
         _print_past(name, result)
+    elif isinstance(result, Repair):
+        click.echo(
+            f"{name}: {counted(result.moved, 'stray row')} moved into place, {result.merged:,} "
+            f"were there already, {result.saved:,} saved to --strays-to and deleted."
+        )
+        for row in result.conflicts[:SHOWN]:
+            click.echo(
+                f"conflict: {row.partition_key} {row.sort_key} is also in its place, with other "
+                "content. Pass --strays-to FILE to keep the row in its place"
+            )
     else:
         click.echo(
             f"{name}: {counted(result.moved, 'row')} moved under the bare key, "

@@ -294,7 +294,7 @@ async def _serve(
         hs, spread = None, None
         if settings.tables is not None:
             assert settings.store is not None
-            tables = await look_at(read_tables(settings.tables), client)
+            tables = await look_at(read_tables(settings.tables), client, settings.upstream.endpoint)
             opening = connect(
                 settings.store,
                 news=settings.news,
@@ -305,7 +305,7 @@ async def _serve(
                 rng=rng,
             )
             hs = await stack.enter_async_context(opening)
-            spread = Spreading(tables, hs, client, clock, rng)
+            spread = Spreading(tables, hs, client, clock, rng, settings.store)
             await spread.open()
         guard = None
         if settings.host not in LOOPBACK_NAMES and settings.keys is not None:

@@ -27,6 +27,7 @@ from heatsink.door.declaration import AHEAD_S, Rule, SpreadTable, by_time, fixed
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.validation import what_is_wrong
 from heatsink.primitives.words import did_you_mean
+from heatsink.registry.declarations import BY_TIME, FIXED, Declared
 
 TIMES = ("iso_text", "millis", "millis_text", "seconds", "ulid_text", "uuid7_text")
 
@@ -86,6 +87,26 @@ def _table(path: Path, line: TableLine) -> SpreadTable:
         )
     except InvalidSetting as error:
         raise InvalidSetting(f"{path}, table {line.name!r}: {error}", field="tables") from None
+
+
+def table_of(name: str, record: Declared) -> SpreadTable:
+    """Return the table that the registry has recorded.
+
+    Raises `InvalidSetting` if it uses a function of the application's own.
+    """
+    rules = []
+    for prefix, words in record.rules.items():
+        kind, _, detail = words.partition(" ")
+        if kind == BY_TIME and detail not in TIMES:
+            raise InvalidSetting(
+                f"table {name!r} is declared with a function of your own ({detail}), which only "
+                "your program has: this step is not possible here",
+                field="tables",
+            )
+        line = RuleLine(prefix, time=detail) if kind == BY_TIME else RuleLine(prefix)
+        rules.append(_rule(RuleLine(prefix, buckets=int(detail)) if kind == FIXED else line))
+    kind = record.sort_type or "S"
+    return SpreadTable(name, record.partition_key, record.sort_key, rules, sort_type=kind)
 
 
 def _rule(line: RuleLine) -> Rule:

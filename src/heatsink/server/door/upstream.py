@@ -14,11 +14,11 @@ import msgspec
 
 from heatsink.client.heatsink import Heatsink
 from heatsink.door.core import Core
-from heatsink.door.declaration import SpreadTable, check_sample, described, sampling
+from heatsink.door.declaration import SpreadTable, check_sample, described, no_table, sampling
 from heatsink.door.drivers import AsyncDriver, OwnRegistry, is_thawed, of_heatsink
 from heatsink.door.protocol import Body, Call, WireError
 from heatsink.door.records import look_for_rows, record_of
-from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.errors import HeatsinkError, InvalidSetting, NoTable
 from heatsink.primitives.clock import Clock
 from heatsink.registry.adoption import append_only
 from heatsink.registry.declarations import agrees, declare
@@ -92,7 +92,9 @@ class Spreading:
         client: DynamoClient,
         clock: Clock,
         rng: Random,
+        url: str,
     ) -> None:
+        """`url` is the registry's, which messages name."""
         parts = hs.parts
         self._clock = clock
         self._rng = rng
@@ -100,7 +102,7 @@ class Spreading:
         self._registry = parts.registry
         self._tracker = parts.tracker
         self._backoff = parts.backoff
-        self._core = Core(tables, self._registry.view, self._registry.meta.seed, parts.tracker)
+        self._core = Core(tables, self._registry.view, self._registry.meta.seed, parts.tracker, url)
         self._driver = AsyncDriver(self._send, OwnRegistry(self._registry, parts.backoff))
         self._declared = frozenset(table.name for table in tables)
 
@@ -190,11 +192,19 @@ class Spreading:
             self._tracker.record_throttle(label)
 
 
-async def look_at(tables: Sequence[SpreadTable], client: DynamoClient) -> list[SpreadTable]:
-    """Check declared tables against their descriptions. Raises `InvalidSetting` or `NoTable`."""
+async def look_at(
+    tables: Sequence[SpreadTable], client: DynamoClient, where: str
+) -> list[SpreadTable]:
+    """Check declared tables against their descriptions. Raises `InvalidSetting`.
+
+    `where` is DynamoDB's address, which messages name.
+    """
     found = []
     for table in tables:
-        answer = await client.call("DescribeTable", {"TableName": table.name})
+        try:
+            answer = await client.call("DescribeTable", {"TableName": table.name})
+        except NoTable:
+            raise no_table(table.name, where) from None
         try:
             found.append(described(table, answer.body["Table"]))
             sample = await client.call("Scan", sampling(table))
