@@ -159,7 +159,11 @@ class Attachment:
 
             print(attachment.explain("chat", "room-7"))
         """
-        return self._background.client.explain(self._subject(table, key))
+        found = self._background.client.explain(self._subject(table, key))
+        cores = [hook._core for hook in self._hooks if hook._core is not None]
+        said = next(filter(None, (core.places[table].recent.words() for core in cores)), None)
+        command = f"{adopting(self._registry, table)} --complete"
+        return msgspec.structs.replace(found, unspread=said, completing=command)
 
     def pin(self, table: str, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat.

@@ -70,6 +70,10 @@ class Explanation(msgspec.Struct, frozen=True):
     """How long the load must stay low before the key gets fewer buckets; None if it never does."""
     is_held: bool = False
     """Whether the key stays in one bucket because its table's adoption is not complete."""
+    unspread: str | None = None
+    """What share of the table's recent items carries no usable time, in words; None if few do."""
+    completing: str = "heatsink adopt with --complete"
+    """The command that completes the adoption of the key's table."""
     unpinned_ms: int | None = None
     """When the last pin was withdrawn; None if the key is pinned, or the registry's log no longer
     has it."""
@@ -179,13 +183,15 @@ class Explanation(msgspec.Struct, frozen=True):
         """What buckets cannot do for a key of a user's own table."""
         if subject_of(self.key).kind is not Kind.TABLE:
             return []
+        lines = [] if self.unspread is None else [f"  but     {self.unspread}"]
         if self.is_held:
-            done = "run heatsink adopt with --complete once no other program writes to the table"
-            return [f"  but     no second bucket before the table's adoption is complete: {done}"]
+            done = f"once no other program writes to the table, run {self.completing}"
+            held = f"  but     no second bucket before the table's adoption is complete: {done}"
+            return [held, *lines]
         if self.buckets == 1:
-            return []
+            return lines
         stay = "nor do items from before the key was spread: they stay where they are"
-        return [f"  but     one item that everybody updates gets no relief, {stay}"]
+        return [f"  but     one item that everybody updates gets no relief, {stay}", *lines]
 
     def _heat_words(self) -> str:
         """The key's heat in words.

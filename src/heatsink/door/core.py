@@ -134,6 +134,8 @@ class Core:
                 self._heat.record_read(label)
             else:
                 self._heat.record(label, 1, size // len(found))
+                if keys is not None and len(item) > len(keys):  # an item, not a key
+                    places.note_put(keys)
 
     def query(self, places: Places, parameters: Body, _: int) -> Steps | None:
         table, name = places.table, parameters.get("IndexName")
@@ -179,6 +181,8 @@ class Core:
             check_append_only(places.table.name, operation, parameters)
         if label := places.label(keys.key):
             self._heat.record(label, 1, size)
+            if not exactly:
+                places.note_put(keys)
         if places.is_bare(keys):
             return None
         return self.observed(write_item(places, operation, parameters, keys))

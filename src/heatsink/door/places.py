@@ -31,6 +31,7 @@ from heatsink.stores.dynamodb.wire.values import Native, native, normal_number
 from .declaration import Rule, SpreadTable
 from .keys import TAG, TAGGED, hashed_bytes, physical, registry_key
 from .protocol import Body, Call, Need, Reach, Renew, WireError, checked, refusal
+from .recent import RecentPuts
 from .records import record_of
 
 logger = logging.getLogger("heatsink")
@@ -69,6 +70,7 @@ class Places:
         self._refused: tuple[int, str] = (-1, "")
         self._record = record_of(table)
         self._has_warned = False
+        self.recent = RecentPuts(table.name)
         self._has_fixed = any(rule.buckets > 1 for rule in table.rules)
         self.label = lru_cache(LABELS_KEPT)(self._label)
 
@@ -143,6 +145,11 @@ class Places:
                 differs,
             )
         return ""
+
+    def note_put(self, keys: Keys) -> None:
+        """Notice whether new items carry times by which they can be spread."""
+        rule, layout = self.table.rule_of(keys.sort), self._view.layout(self.label(keys.key))
+        self.recent.note(rule, keys.sort, layout, self._view.horizon_ms)
 
     def is_bare(self, keys: Keys) -> bool:
         """Return whether the view alone says that an item is under the bare key, for ever."""

@@ -1,0 +1,56 @@
+"""Items that are never spread since their sort keys carry no usable time are noticed."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from heatsink.door.recent import ENOUGH, LOOK_AT_EACH, WARN_EACH_MS
+
+from .grammar import text_of
+from .world import START_MS, TABLE, World
+
+PUTS = ENOUGH * LOOK_AT_EACH
+
+
+def put(world: World, sort: str, count: int = PUTS) -> str:
+    """Put an item many times, and return what is said about the recent puts."""
+    process = world.processes[0]
+    item = {"pk": {"S": "room"}, "sk": {"S": sort}, "v": {"S": "x"}}
+    for number in range(count):
+        if number % 2:
+            process.send("PutItem", {"TableName": TABLE, "Item": item})
+        else:
+            batch = {"RequestItems": {TABLE: [{"PutRequest": {"Item": item}}]}}
+            process.send("BatchWriteItem", batch)
+    return process.core.places[TABLE].recent.words()
+
+
+def test_sort_keys_without_a_time_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    with caplog.at_level(logging.WARNING, "heatsink"):
+        said = put(world, "MSG#2026-11-17 12:00:00.123")
+        put(world, "MSG#2026-11-17 12:00:00.123")
+    assert said.startswith("100% of the recent puts")
+    assert "'MSG#2026-11-17 12:00:00.123'" in said
+    [record] = caplog.records
+    assert said in record.getMessage()
+    world.registry.closed_ms += WARN_EACH_MS
+    world.registry.renew(world.processes[0].view)
+    put(world, "MSG#2026-11-17 12:00:00.123", LOOK_AT_EACH)
+    assert len(caplog.records) == 2
+
+
+def test_times_from_before_the_key_was_spread_are_noticed() -> None:
+    world = World()
+    world.registry.spread(world.label("room"), 4)
+    world.registry.renew(world.processes[0].view)
+    said = put(world, f"MSG#{text_of(START_MS - 5 * 3_600_000)}#1")
+    assert "100% one from before their key was spread" in said
+
+
+def test_usable_times_and_other_prefixes_are_not() -> None:
+    world = World()
+    assert put(world, "META") == ""
+    assert put(world, f"MSG#{text_of(START_MS)}#1") == ""
