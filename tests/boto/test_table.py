@@ -220,7 +220,8 @@ def test_writers_without_heatsink_are_seen_until_adoption_is_complete(shop: Shop
     assert b"append-only" in subprocess.run(command, capture_output=True, check=True).stdout
     said = subprocess.run([*command, "--complete"], capture_output=True, check=True).stdout
     assert b"is complete" in said
-    complete_ms = int(said.partition(b"rows from ")[2].split()[0])
+    since = said.partition(b"rows from ")[2].split()[0].decode()
+    complete_ms = datetime.fromisoformat(since).timestamp() * 1000
     again = subprocess.run([*command, "--complete"], capture_output=True, check=True).stdout
     assert again == said
     assert shop.everything(shop.table, 1, True) == shop.expected(), "old strays stay readable"
