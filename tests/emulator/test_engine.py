@@ -147,9 +147,9 @@ def test_a_description_counts_items_and_bytes(calls: Calls) -> None:
 
 
 def test_every_operation_of_the_service_is_supported_or_refused_with_a_reason(calls: Calls) -> None:
-    """Those of the SDK that the tests use. A new operation of AWS fails this test."""
+    """Those of the SDK that the tests use, which may lack the newest. A new one fails this test."""
     service = boto3.client("dynamodb", region_name="us-east-1").meta.service_model
-    assert set(service.operation_names) - OPERATIONS.keys() == REFUSED.keys()
+    assert set(service.operation_names) - OPERATIONS.keys() <= REFUSED.keys()
     error = calls("ExecuteStatement", Statement="SELECT * FROM things")
     assert error["__type"].endswith("#UnknownOperationException")
     assert "no PartiQL" in error["message"]
