@@ -342,7 +342,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     [
         ("/demo", "text/html", "Skip to the act"),
         ("/demo/static/main.js", "text/javascript", "EventSource"),
-        ("/demo/static/charts.js", "text/javascript", "Plotly.react"),
+        ("/demo/static/charts.js", "text/javascript", "look.js"),
         ("/demo/static/demo.css", "text/css", "prefers-color-scheme"),
         *((f"/demo/static/acts/{act.name}.js", "text/javascript", "make()") for act in ACTS),
         ("/static/page.css", "text/css", "prefers-color-scheme"),
