@@ -56,7 +56,7 @@ from heatsink.primitives.connections import ConnectionLimits, listen
 from heatsink.server.process import ServeSettings, running_app
 from heatsink.server.running import Ending
 from heatsink.server.shell import Endpoint
-from heatsink.testing import ManualClock
+from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
 from tests.raw_http import hang_up, open_line
 
 from .demo_world import memory_world, play
@@ -123,6 +123,18 @@ async def test_the_pacer_offers_the_rate_and_makes_up_for_a_stall() -> None:
     await clock.advance(1.02)
     await pacing
     assert sum(offered) == pytest.approx(2_000, abs=11)
+
+
+@pytest.mark.parametrize("rate", [3, 90, 110, 150, 199, 1_010])
+def test_the_pacer_offers_every_rate_in_full(rate: int) -> None:
+    traffic = Traffic((Leg("even", 10, rate, rate),))
+
+    async def offered() -> int:
+        pacer = Pacer(traffic, SkewedClock())
+        await pacer.run(lambda _: None)
+        return pacer.offered
+
+    assert abs(run_on_virtual_time(offered()) - traffic.calls) <= 0.01 * traffic.calls + 1
 
 
 async def test_the_pacer_makes_up_for_a_stall_without_a_burst() -> None:

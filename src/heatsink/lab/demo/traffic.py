@@ -215,7 +215,10 @@ class Pacer:
             rate, now = self._traffic.rate_at(second), self.second
             passed_s, second = now - second, now
             owed = min(owed + rate * passed_s, max(rate * CATCH_UP_S_MAX, 1.0))
-            calls = int(min(owed, max(CATCH_UP * rate * min(passed_s, BURST_S_MAX), 1.0)))
+            most = ceil(
+                CATCH_UP * rate * min(passed_s, BURST_S_MAX)
+            )  # below it, a rest would be lost
+            calls = int(min(owed, most))
             offer(calls)
             self.offered += calls
             owed -= calls
