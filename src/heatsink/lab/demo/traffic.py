@@ -215,9 +215,7 @@ class Pacer:
             rate, now = self._traffic.rate_at(second), self.second
             passed_s, second = now - second, now
             owed = min(owed + rate * passed_s, max(rate * CATCH_UP_S_MAX, 1.0))
-            most = ceil(
-                CATCH_UP * rate * min(passed_s, BURST_S_MAX)
-            )  # below it, a rest would be lost
+            most = ceil(CATCH_UP * rate * min(passed_s, BURST_S_MAX))
             calls = int(min(owed, most))
             offer(calls)
             self.offered += calls
