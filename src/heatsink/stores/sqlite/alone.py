@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,10 @@ class SoleDatabase(SqliteDatabase):
         commit(self._reader, [job], self._run_batch)
         job.settle()
         return job.future
+
+    async def read_in_a_thread(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Run a long read on the only connection, in the caller's thread."""
+        return self.read_at_once(operation)
 
 
 class SqliteAlone:
