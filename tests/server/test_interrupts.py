@@ -140,6 +140,7 @@ CASES: dict[str, tuple[tuple[str, ...], Condition]] = {
     "timelines unpin": (("ada", *SERVER), Running.connects),
     "demo": (("--headless", "--peak", "100"), Running.speaks),
     "doctor": (("--store", STORE), Running.connects),
+    "door serve": (("--port", "0", "--endpoint", "http://SILENT"), Running.connects),
     "dynamo": (("--port", "0"), Running.speaks),
     "fsck": ((STORE,), Running.connects),
     "hot": (SERVER, Running.connects),
@@ -149,11 +150,12 @@ CASES: dict[str, tuple[tuple[str, ...], Condition]] = {
     "table create": ((STORE,), Running.connects),
     "top": (SERVER, Running.connects),
     "unpin": (("key", *SERVER), Running.connects),
+    "verify": ((STORE, "--yes"), Running.connects),
     "worker": (("app:actions", *QUEUE), Running.connects),
 }
-INSTANT = {"completion", "config"}
+INSTANT = {"completion", "config", "door keys list", "door keys new", "door keys revoke"}
 SERVICES = {"coordinator": (0, 0), "dynamo": (INTERRUPTED, 0), "serve": (INTERRUPTED, 0)}
-SERVICES |= {"worker": (INTERRUPTED, 0)}
+SERVICES |= {"worker": (INTERRUPTED, 0), "door serve": (INTERRUPTED, 0)}
 PLAIN = ("lab scaling", "bulk submit", "explain")
 NAMES = [pytest.param(name, marks=() if name in PLAIN else FULL) for name in CASES]
 

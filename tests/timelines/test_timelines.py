@@ -253,7 +253,7 @@ async def test_an_import_refuses_what_is_no_pair(timelines: Timelines, clock: Sk
     for pairs in ("text", 7, ["ab"], [("zoe",)], [("zoe", "zoe")], [("zoe", 5)]):
         with pytest.raises(InvalidSetting, match="pairs"):
             await timelines.follow_many(pairs)  # type: ignore[arg-type]
-    with pytest.raises(InvalidSetting, match=r"pairs\[1\]: author must be another name"):
+    with pytest.raises(InvalidSetting, match=r"pairs\[1\]: author must not be the user"):
         await timelines.follow_many([("zoe", "ada"), ("zoe", "zoe")])
     assert await timelines.following("zoe") == []
 
@@ -361,7 +361,7 @@ def another_process(hs: Heatsink, clock: SkewedClock) -> Timelines:
 @on_virtual_time
 async def test_wrong_input_is_refused_by_name(timelines: Timelines, clock: SkewedClock) -> None:
     assert clock.now_s() > 0
-    with pytest.raises(InvalidSetting, match="another name"):
+    with pytest.raises(InvalidSetting, match="must not be the user"):
         await timelines.follow("ada", "ada")
     with pytest.raises(InvalidSetting, match="mode must be"):
         await timelines.pin("ada", "shout", reason="why not")
