@@ -13,6 +13,8 @@ from heatsink.emulator.settings import EngineSettings
 from .contract.conftest import client_of
 from .contract.engines import ours
 
+pytestmark = pytest.mark.server("the emulator listens")
+
 SLOW = EngineSettings(port=0, write_limit=0.001, read_limit=0.001)
 KEY: Any = {"pk": {"S": "hot"}}
 ARN = "arn:aws:dynamodb:us-east-1:000000000000:table/things"

@@ -36,7 +36,7 @@ QUICK = EngineSettings(
 TABLE = "chat"
 THROTTLED = {"ThrottlingException", "ProvisionedThroughputExceededException"}
 PATIENCE_S = 30.0
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.server("the emulator listens")]
 
 
 def create(client: DynamoDBClient, **capacity: Any) -> None:

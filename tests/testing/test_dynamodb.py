@@ -20,6 +20,8 @@ from heatsink.errors import HeatsinkError
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests.waiting import until
 
+pytestmark = pytest.mark.server("the emulator listens")
+
 ONCE = Config(retries={"total_max_attempts": 1})
 ITEM: Any = {"pk": {"S": "a"}}
 

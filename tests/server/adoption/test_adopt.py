@@ -39,6 +39,8 @@ from tests.door.world import NoHeat
 from tests.server.door.conftest import CHAT, make_table
 from tests.waiting import soon, until
 
+pytestmark = pytest.mark.server("the emulator listens")
+
 OURS = "arn:aws:iam::111122223333:role/shop"
 ROOM, BUCKET_COUNT = "r1", 4
 

@@ -25,6 +25,8 @@ from heatsink.stores.dynamodb.wire.errors import Throttled, TransactionCanceled
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests.waiting import until
 
+pytestmark = pytest.mark.server("the emulator listens")
+
 
 @pytest.fixture
 def limited() -> Iterator[LocalDynamoDB]:
