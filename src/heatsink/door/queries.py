@@ -17,7 +17,7 @@ from collections.abc import Generator
 from math import ceil, sqrt
 from typing import Any, NamedTuple
 
-from heatsink.emulator.operations.reads import _check_select, _prepared_query
+from heatsink.emulator.operations.reads import check_select, prepared_query
 from heatsink.registry.decisions import View
 from heatsink.registry.layouts import Layout
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
@@ -78,8 +78,8 @@ def read_query(parameters: Body, table: SpreadTable) -> Asked:
     Raises `ValidationFailed`.
     """
     request = converted(parameters, Query)
-    given, tests = _prepared_query(request)
-    _check_select(request)
+    given, tests = prepared_query(request)
+    check_select(request)
     index = None if request.index_name is None else table.indexes.get(request.index_name)
     if index is None and request.index_name is not None:
         raise ValidationFailed("there is no such index")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from heatsink.emulator.operations.reads import (
-    _check_select,
-    _prepared_query,
-    _prepared_scan,
+    check_select,
+    prepared_query,
+    prepared_scan,
 )
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.expressions.key_conditions import KeyTest, key_range
@@ -84,12 +84,12 @@ def _filters_by(attribute: str, parameters: Body) -> bool:
 def _prepared(operation: str, parameters: Body) -> tuple[Expressions, dict[str, KeyTest]]:
     if operation == "Scan":
         scanned = converted(parameters, Scan)
-        given = _prepared_scan(scanned)
-        _check_select(scanned)
+        given = prepared_scan(scanned)
+        check_select(scanned)
         return given, {}
     asked = converted(parameters, Query)
-    prepared = _prepared_query(asked)
-    _check_select(asked)
+    prepared = prepared_query(asked)
+    check_select(asked)
     return prepared
 
 

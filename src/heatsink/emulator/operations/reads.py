@@ -133,8 +133,8 @@ class _PageRules(msgspec.Struct, frozen=True):
 
 
 def query(database: Database, request: Query) -> Json:
-    given, tests = _prepared_query(request)
-    _check_select(request)
+    given, tests = prepared_query(request)
+    check_select(request)
     table, source = _source_of_page(database, request)
     start = request.exclusive_start_key
     if start is not None and len(start) != len(source.schema.entry_names):
@@ -162,7 +162,7 @@ def query(database: Database, request: Query) -> Json:
     return _answer(table, source, request, seen, (units, extra))
 
 
-def _prepared_query(request: Query) -> tuple[Expressions, dict[str, KeyTest]]:
+def prepared_query(request: Query) -> tuple[Expressions, dict[str, KeyTest]]:
     """Check the part of a query that needs no table: its expressions and its key condition."""
     keys = request.key_condition_expression
     names, values = request.expression_attribute_names, request.expression_attribute_values
@@ -220,8 +220,8 @@ def _legacy(request: Query | Scan, conditions: dict[str, LegacyCondition] | None
 
 
 def scan(database: Database, request: Scan) -> Json:
-    given = _prepared_scan(request)
-    _check_select(request)
+    given = prepared_scan(request)
+    check_select(request)
     first, until = _segment(request)
     table, source = _source_of_page(database, request)
     rows = source.read_from(request.consistent_read)
@@ -293,7 +293,7 @@ def _check_projected(spec: IndexSpec, rules: _PageRules) -> None:
         )
 
 
-def _prepared_scan(request: Scan) -> Expressions:
+def prepared_scan(request: Scan) -> Expressions:
     """Check the expressions of a scan and its starting key, which need no table."""
     expressions = {PROJECTION: request.projection_expression, FILTER: request.filter_expression}
     legacy = {
@@ -377,7 +377,7 @@ def _check_whole(source: Source, request: PageRequest) -> None:
         )
 
 
-def _check_select(request: PageRequest) -> None:
+def check_select(request: PageRequest) -> None:
     select = request.select
     if select is None:
         return
