@@ -1,32 +1,62 @@
-"""The differential test: the same requests on an emulator, and through the core on a spread table.
+"""The differential test: the same requests on an emulator, and through Heatsink on a spread table.
 
+Heatsink is the core alone (`world.World`), or an attached client or a door (`live.LiveWorld`).
 Answers must be equal: sequences for queries of the table, the same rows over all pages for scans,
 batches and global indexes, and the same errors, word for word.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from heatsink.door.protocol import Body
 
 from .grammar import HOT, Grammar
-from .world import TABLE, Process, World, outcome
+from .world import TABLE, Upstream, outcome
 
 PAGES_MAX = 400
 REUSED = "IdempotentParameterMismatchException"
 
 
+class Process(Protocol):
+    """A way to a spread table. Several processes differ in how new their views are."""
+
+    def send(self, operation: str, parameters: Body) -> Body: ...
+
+
+class Pair(Protocol):
+    """The same table twice: `plain` is used directly, the other one through `processes`."""
+
+    @property
+    def plain(self) -> Upstream: ...
+
+    @property
+    def processes(self) -> Sequence[Process]: ...
+
+    past_ms: int
+    """How long ago a sort key may be dated."""
+
+    def now_ms(self) -> int: ...
+
+    def is_spread(self, key: str) -> bool: ...
+
+    def change(self, rng: Random, key: str) -> None:
+        """Let time pass, and give a key another number of buckets."""
+
+    def renew(self, process: Any) -> None: ...
+
+
 class Differential:
     """Runs random requests on both tables while layouts change."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, world: Pair) -> None:
         self.rng = Random(seed)
-        self.world = World(processes=3)
-        self.grammar = Grammar(self.rng, self.world.registry.closed_ms)
+        self.world = world
+        self.grammar = Grammar(self.rng, world.now_ms(), world.past_ms)
         self.count = 0
         self.spread = 0
         self.errors = 0
@@ -38,23 +68,15 @@ class Differential:
             self._one()
 
     def _change(self) -> None:
-        """Let time pass, and give a hot key another number of buckets."""
-        registry, rng = self.world.registry, self.rng
-        registry.closed_ms += rng.choice([1, 50, 1_000, 5_000])
-        self.grammar.now_ms = registry.closed_ms
-        label = self.world.label(rng.choice(HOT))
-        if not registry.layout(label).full:
-            registry.spread(label, rng.choice([1, 2, 3, 4, 8]))
-        registry.closed_ms += rng.choice([0, 1, 500])
-        for process in self.world.processes:
-            if rng.random() < 0.5:
-                registry.renew(process.view)
+        self.world.change(self.rng, self.rng.choice(HOT))
+        self.grammar.now_ms = self.world.now_ms()
 
     def _one(self) -> None:
+        self.grammar.now_ms = self.world.now_ms()
         operation, parameters = self.grammar.request()
         process = self.rng.choice(self.world.processes)
         if not _is_consistent(operation, parameters):
-            self.world.registry.renew(process.view)
+            self.world.renew(process)
         self.count += 1
         self.spread += self._touches_spread(msgspec.json.encode(parameters).decode())
         if operation == "Scan" or parameters.get("IndexName") == "by-kind":
@@ -65,15 +87,8 @@ class Differential:
             self._compare(operation, parameters, process)
 
     def _touches_spread(self, request: str) -> bool:
-        layout = self.world.registry.layout
-        return (
-            any(
-                f'"{key}"' in request and layout(self.world.label(key)).max_buckets > 1
-                for key in HOT
-            )
-            or '"T#' in request
-            or "Scan" in request
-        )
+        spread = (f'"{key}"' in request and self.world.is_spread(key) for key in HOT)
+        return any(spread) or '"T#' in request or "Scan" in request
 
     def _compare(self, operation: str, parameters: Body, process: Process) -> Body:
         plain = outcome(self.world.plain.send, operation, parameters)
@@ -94,7 +109,7 @@ class Differential:
                 self._change()
             process = self.rng.choice(self.world.processes)
             if not parameters.get("ConsistentRead"):
-                self.world.registry.renew(process.view)
+                self.world.renew(process)
             parameters = {**parameters, "ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
     def _compare_pages(self, operation: str, parameters: Body, process: Process) -> None:

@@ -28,11 +28,12 @@ def text_of(time_ms: int) -> str:
 
 
 class Grammar:
-    """Makes requests. `now_ms` is the time around which sort keys are dated."""
+    """Makes requests. Sort keys are dated from `past_ms` before `now_ms` to a bit after it."""
 
-    def __init__(self, rng: Random, now_ms: int) -> None:
+    def __init__(self, rng: Random, now_ms: int, past_ms: int = 20_000) -> None:
         self.rng = rng
         self.now_ms = now_ms
+        self._past_ms = past_ms
         self._recent: list[Body] = []
         self._names: Body = {}
         self._values: Body = {}
@@ -81,7 +82,7 @@ class Grammar:
     def sort(self) -> str:
         rng = self.rng
         time = text_of(
-            self.now_ms + rng.choice([rng.randint(-20_000, 300), rng.randint(-600, 300)])
+            self.now_ms + rng.choice([rng.randint(-self._past_ms, 300), rng.randint(-600, 300)])
         )
         return rng.choice(
             [

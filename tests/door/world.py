@@ -180,6 +180,28 @@ class World:
         self.registry.closed_ms += 1
         self.processes = [Process(self.table, self.stored, self.registry) for _ in range(processes)]
 
+    past_ms = 20_000
+
+    def now_ms(self) -> int:
+        return self.registry.closed_ms
+
+    def is_spread(self, key: str) -> bool:
+        return self.registry.layout(self.label(key)).max_buckets > 1
+
+    def change(self, rng: Random, key: str) -> None:
+        """Let time pass, and give a key another number of buckets."""
+        registry, label = self.registry, self.label(key)
+        registry.closed_ms += rng.choice([1, 50, 1_000, 5_000])
+        if not registry.layout(label).full:
+            registry.spread(label, rng.choice([1, 2, 3, 4, 8]))
+        registry.closed_ms += rng.choice([0, 1, 500])
+        for process in self.processes:
+            if rng.random() < 0.5:
+                self.renew(process)
+
+    def renew(self, process: Process) -> None:
+        self.registry.renew(process.view)
+
     def label(self, key: str) -> str:
         return self.processes[0].core.places[TABLE].label(key)
 
