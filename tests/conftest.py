@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.plugins.planted",
     "tests.plugins.selection",
     "tests.plugins.sleeps",
+    "tests.plugins.unsteady",
 ]
 
 settings.register_profile(
