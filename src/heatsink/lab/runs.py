@@ -39,7 +39,8 @@ def run_all(runs: Sequence[Run]) -> list[Any]:
     The functions and their arguments must be picklable.
     """
     found = []
-    with progress_bar() as bar, _pool(min(len(runs), cpu_count() or 1)) as pool:
+    # The pool comes first: the bar has a thread, and a fork copies locks that a thread holds.
+    with _pool(min(len(runs), cpu_count() or 1)) as pool, progress_bar() as bar:
         task = bar.add_task("running on virtual time", total=len(runs))
         for result in pool.imap(_call, runs):
             found.append(result)
