@@ -51,6 +51,13 @@ def test_a_rule_that_reads_no_time_is_refused() -> None:
     check_sample(table, [item("META"), item("2026-11-17T12:00:00Z")])
 
 
+def test_few_sort_keys_without_a_time_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    rules = [by_time("", iso_text)]
+    table = SpreadTable(TABLE, partition_key="pk", sort_key="sk", rules=rules)
+    check_sample(table, [item("2026-11-17 12:00:00")])
+    assert "none of 1 sort key of table" in caplog.text
+
+
 def test_mixed_collections_and_keys_pass() -> None:
     sorts = ["META", "MSG#2026-11-17T12:00:00Z", "LOG#2020-01-01T00:00:00Z", "T#x", "MSG#draft"]
     check_sample(declared(), [item(sort, key) for key in "ab" for sort in sorts])
@@ -114,3 +121,18 @@ def test_a_misspelt_setting_is_named() -> None:
         SpreadTable(TABLE, **{**given, "rules": ["MSG#"]})
     with pytest.raises(InvalidSetting, match="rules must be a list: write"):
         SpreadTable(TABLE, **{**given, "rules": unspread("MSG#")})
+
+
+def test_a_prefix_that_fits_no_item_of_the_table_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = SpreadTable(
+        TABLE, partition_key="pk", sort_key="sk", rules=[by_time("MGS#", iso_text)]
+    )
+    check_sample(table, [item("META"), item("MEMBER#ada"), item("N#0017")])
+    assert not caplog.records
+    check_sample(table, [item("META"), item("MSG#2026-11-17T12:00:00Z")])
+    assert "declared prefix 'MGS#', but 'MSG#2026" in caplog.text
+    caplog.clear()
+    check_sample(table, [item("MGS#2026-11-17T12:00:00Z"), item("LOG#2026-11-17T12:00:00Z")])
+    assert not caplog.records

@@ -54,3 +54,19 @@ def test_usable_times_and_other_prefixes_are_not() -> None:
     world = World()
     assert put(world, "META") == ""
     assert put(world, f"MSG#{text_of(START_MS)}#1") == ""
+
+
+def test_a_misspelt_prefix_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    with caplog.at_level(logging.WARNING, "heatsink"):
+        said = put(world, f"MGS#{text_of(START_MS)}#1")
+    assert said.startswith("no item looked at has the declared prefix '")
+    assert "MGS#2" in said
+    assert said in caplog.records[0].getMessage()
+
+
+def test_a_declared_prefix_in_use_is_not_called_misspelt() -> None:
+    world = World()
+    for prefix in ("MSG#", "LOG#"):
+        put(world, f"{prefix}{text_of(START_MS)}#1", LOOK_AT_EACH)
+    assert put(world, f"OTHER#{text_of(START_MS)}#1") == ""

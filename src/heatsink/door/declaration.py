@@ -13,6 +13,8 @@ key, the longest one decides. Sort keys that match no prefix stay under the bare
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -20,16 +22,19 @@ from typing import Any, NamedTuple
 
 from heatsink.errors import InvalidId, InvalidSetting
 from heatsink.primitives.checks import check_text, check_whole, shown
-from heatsink.primitives.words import did_you_mean
+from heatsink.primitives.words import counted, did_you_mean
 from heatsink.stores.dynamodb.wire.values import Native, native
 
 from .times import TimeOf, careful
 
+logger = logging.getLogger("heatsink")
 NAME_MAX = 255
 BUCKETS_MAX = 256
 AHEAD_S = 2.0
 AHEAD_S_MAX = 60.0
 KINDS = {"S": "text", "N": "a number", "B": "binary"}
+SEPARATOR = re.compile(r"[^0-9A-Za-z]+")
+LONG_AGO_MS = 978_307_200_000  # 2001: a number that is no time seldom looks like a later one
 BACKWARDS_MS_MAX = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and times agree to the second
 
 
@@ -194,6 +199,21 @@ class SpreadTable:
                 return rule
         return UNSPREAD
 
+    def meant_for(self, sort: Native) -> Rule | None:
+        """Return the rule whose prefix may be misspelt, for a sort key that matches no rule.
+
+        Its `time_of` reads a time in the sort key, after another prefix. None if there is none.
+        """
+        if not isinstance(sort, str):
+            return None
+        ends = [0, *(found.end() for found in SEPARATOR.finditer(sort))]
+        for rule in self.rules:
+            for end in ends if rule.time_of else ():
+                time_ms = rule.time_ms(rule.prefix + sort[end:])
+                if time_ms is not None and time_ms >= LONG_AGO_MS:
+                    return rule
+        return None
+
     @property
     def ahead_ms(self) -> int:
         return int(self.ahead_s * 1000)
@@ -315,12 +335,14 @@ def check_sample(declared: SpreadTable, items: Iterable[Mapping[str, Any]]) -> N
 
     Raises `InvalidSetting` if the times in sort keys do not grow with the sort keys, or if no sort
     key of a rule carries a time. Then the function `time_of` of the rule does not fit the table.
+    Logs a warning if only few sort keys show that, or if the prefix of a rule may be misspelt.
     """
     found: dict[tuple[str, Rule], list[Native]] = {}
     for item in items:
         sort = native(item[declared.sort_key])
         key = str(item[declared.partition_key].get("S"))
         found.setdefault((key, declared.rule_of(sort)), []).append(sort)
+    _warn_of_misspelt(declared, found)
     seen: dict[Rule, tuple[int, int]] = {}
     for (key, rule), sorts in found.items():
         if rule.time_of is None:
@@ -331,13 +353,40 @@ def check_sample(declared: SpreadTable, items: Iterable[Mapping[str, Any]]) -> N
         times = sum(time is not None for _, time in timed)
         seen[rule] = (with_time + times, count + len(timed))
     for rule, (with_time, count) in seen.items():
-        if count >= ENOUGH and not with_time:
-            raise InvalidSetting(
-                f"none of {count} sort keys of table {declared.name} with the prefix "
-                f"{rule.prefix!r} carries a time that time_of can read, so none would be spread: "
-                "correct time_of, or declare the prefix unspread",
-                field="rules",
-            )
+        if with_time:
+            continue
+        if count >= ENOUGH:
+            raise InvalidSetting(_timeless(declared, rule, count), field="rules")
+        logger.warning("%s", _timeless(declared, rule, count))
+
+
+def _timeless(declared: SpreadTable, rule: Rule, count: int) -> str:
+    return (
+        f"none of {counted(count, 'sort key')} of table {declared.name} with the prefix "
+        f"{rule.prefix!r} carries a time that time_of can read, so none would be spread: correct "
+        "time_of, or declare the prefix unspread"
+    )
+
+
+def _warn_of_misspelt(
+    declared: SpreadTable, found: Mapping[tuple[str, Rule], list[Native]]
+) -> None:
+    used = {rule for _, rule in found}
+    for (_, rule), sorts in found.items():
+        for sort in sorts if rule is UNSPREAD else ():
+            meant = declared.meant_for(sort)
+            if meant is not None and meant not in used:
+                logger.warning("table %s: %s", declared.name, misspelt(meant, sort))
+                return
+
+
+def misspelt(rule: Rule, sort: Native) -> str:
+    """Say that a rule's prefix fits no item, though `sort` carries a time that the rule reads."""
+    return (
+        f"no item looked at has the declared prefix {rule.prefix!r}, but {shown(sort)} carries a time "
+        "after another prefix, so it is not spread: correct the prefix in rules, or declare the "
+        "other one unspread"
+    )
 
 
 def _check_growth(declared: SpreadTable, key: str, timed: list[tuple[Native, int]]) -> None:

@@ -70,7 +70,7 @@ class Places:
         self._refused: tuple[int, str] = (-1, "")
         self._record = record_of(table)
         self._has_warned = False
-        self.recent = RecentPuts(table.name)
+        self.recent = RecentPuts(table)
         self._has_fixed = any(rule.buckets > 1 for rule in table.rules)
         self.label = lru_cache(LABELS_KEPT)(self._label)
 
