@@ -27,7 +27,7 @@ from . import (
     scaling,
     steps,
 )
-from .report import Figure, LabReport, shown, to_html
+from .report import Figure, LabReport, is_page_of, shown, to_html
 
 AS_JSON = "heatsink.lab.json"
 
@@ -57,10 +57,19 @@ def _show_figure(console: Any, figure: Figure) -> None:
     console.print(f"  {figure.label}: [bold]{figure.value}[/bold]{beside}")
 
 
-def next_free(page: Path) -> Path:
-    """Return `page` if no such file exists, otherwise the first free name of NAME-2, NAME-3, …."""
+def free_page(page: Path, command: str) -> Path:
+    """Return the first of NAME, NAME-2, NAME-3, … that is free, or that `command` wrote before."""
     numbered = (page.with_stem(f"{page.stem}-{number}") for number in count(2))
-    return next(each for each in chain([page], numbered) if not each.exists())
+    return next(each for each in chain([page], numbered) if _may_be_replaced(each, command))
+
+
+def _may_be_replaced(page: Path, command: str) -> bool:
+    if not page.exists():
+        return True
+    try:
+        return page.is_file() and is_page_of(page.read_text(), command)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def check_page(page: Path) -> None:

@@ -76,6 +76,11 @@ def shown(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.4g}"
 
 
+def is_page_of(page: str, command: str) -> bool:
+    """Return whether `command` wrote a page of this content."""
+    return f"<code>{escape(command)}</code></footer>" in page
+
+
 def to_html(report: LabReport, command: str, plotly: str) -> str:
     """Return the report as one HTML file that loads no other file: `plotly` is its script."""
     page = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))

@@ -64,6 +64,24 @@ def test_the_remedy_that_cures_for_least_is_recommended() -> None:
     assert "Absorb removes 99.75% of the throttles, for 50% more cost per served request." in rest
 
 
+@pytest.mark.parametrize(
+    ("left", "worst", "is_enough"), [(9, 4, True), (9, 5, False), (40, 50, True), (41, 4, False)]
+)
+def test_no_remedy_is_recommended_where_adaptive_capacity_is_enough(
+    left: int, worst: int, is_enough: bool
+) -> None:
+    """DynamoDB always has it, so spreading on top would only cost."""
+    most = 4_000 if left > 9 else 400
+    before = outcome(NOTHING, most, 1.0, Period(0, requests=100, throttled=50))
+    own = outcome(ADAPTIVE, left, 1.0, Period(0, requests=100, throttled=worst))
+    replayed = found(before, own, outcome(SPREAD, 0, 0.9))
+    first, _ = advice(replayed)
+    assert ("On DynamoDB no remedy is needed" in first) is is_enough
+    assert ("Recommended: spread" in first) is not is_enough
+    answer = report_of(replayed).figures[0].value
+    assert answer == ("Nothing, on DynamoDB" if is_enough else "Spread hot keys")
+
+
 def test_where_nothing_cures_the_one_that_helps_most_is_named() -> None:
     outcomes = [outcome(NOTHING, 4_000, 1.0), outcome(SPREAD, 900, 2.0), outcome(ABSORB, 5_000, 1)]
     assert best(outcomes).remedy == SPREAD

@@ -177,3 +177,11 @@ def test_a_plan_that_is_there_is_kept_and_the_new_file_is_named(
     assert {file.read_text() for file in tmp_path.iterdir()} == {"kept"}
     result = plan(*SMALL, "--remedy", "nothing", "--out", "plan.html")
     assert "Replaced the page plan.html\n" in result.output
+
+
+def test_the_same_plan_replaces_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan(*SMALL, "--remedy", "nothing")
+    assert "Wrote the page plan-2.html\n" in plan(*SMALL, "--remedy", "spread").output
+    for remedy, page in (("nothing", "plan.html"), ("spread", "plan-2.html")):
+        assert f"Replaced the page {page}\n" in plan(*SMALL, "--remedy", remedy).output

@@ -12,7 +12,7 @@ import msgspec
 
 from heatsink.emulator.capacity.limits import TableCapacity
 from heatsink.errors import InvalidSetting
-from heatsink.lab.commands import check_page, next_free, show
+from heatsink.lab.commands import check_page, free_page, show
 from heatsink.primitives.words import counted
 from heatsink.server.commands.configuration import Number, WholeRange, config_option
 from heatsink.server.commands.progress import progress_bar
@@ -191,7 +191,7 @@ def _all(
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    show_default="plan.html; plan-2.html and so on if that exists",
+    show_default="plan.html; plan-2.html and so on if that is the page of another plan",
     help="HTML page to write; replaced if it exists.",
 )
 @click.pass_context
@@ -212,7 +212,7 @@ def plan(
     """
     chosen = [each for each in REMEDIES if not remedies or each.name in remedies]
     source, settings = _trace(ctx, trace, options), _settings(options)
-    page = out or next_free(Path("plan.html"))
+    page = out or free_page(Path("plan.html"), _command(ctx))
     if not as_json:
         check_page(page)
         if isinstance(source, SyntheticTrace):

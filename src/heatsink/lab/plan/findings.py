@@ -12,6 +12,7 @@ from .replay import Replay, ReplayOutcome, Survey
 from .settings import Period
 
 CALM_SHARE = 0.001  # retries handle less than one throttle in a thousand requests
+BAD_MINUTE = 0.05
 CURED = 0.99
 SAME = 0.005
 COARSE = 10_000  # units of one replayed request: a partition's limit for ten seconds
@@ -41,19 +42,24 @@ WHAT_IT_DOES = {
     "spread": "Heatsink spreads hot keys over several buckets (hs.log, hs.counters)",
     "absorb": "every app server answers hot reads from a near cache (hs.reads)",
 }
+OWN_IS_ENOUGH = "On DynamoDB no remedy is needed, since its own adaptive capacity is enough"
 SHORT = {"adaptive": "adaptive capacity", "spread": "spread hot keys", "absorb": "cache hot reads"}
 
 
 def best(outcomes: list[ReplayOutcome]) -> ReplayOutcome:
     """Return the outcome of the remedy that cures throttling at the lowest cost per served request.
 
-    If the table hardly throttles, this is the outcome without a remedy. If no remedy cures, it is
+    If the table hardly throttles, this is the outcome without a remedy. If the store's own adaptive
+    capacity is enough, it is that outcome, since DynamoDB always has it. If no remedy cures, it is
     the outcome with the fewest throttles. If several outcomes hardly differ from that one, it is
     the first of them, whose remedy has the fewest parts.
     """
     before = _before(outcomes)
     if _is_calm(before):
         return before
+    own = next((each for each in outcomes if is_own(each.remedy)), None)
+    if own is not None and _is_enough(own, before):
+        return own
     cured = [each for each in outcomes if _cures(each, before)]
     if cured:
         return min(cured, key=lambda each: each.cost_factor)
@@ -67,6 +73,17 @@ def _before(outcomes: list[ReplayOutcome]) -> ReplayOutcome:
 
 def _is_calm(outcome: ReplayOutcome) -> bool:
     return outcome.throttled_share < CALM_SHARE
+
+
+def is_own(remedy: Remedy) -> bool:
+    """Return whether a remedy is what DynamoDB does by itself, and nothing else."""
+    return _parts(remedy) == ["adaptive"]
+
+
+def _is_enough(own: ReplayOutcome, before: ReplayOutcome) -> bool:
+    """Return whether adaptive capacity cures the load, or leaves what retries handle."""
+    is_quiet = _is_calm(own) and own.worst_minute.share < BAD_MINUTE
+    return is_quiet or _cures(own, before)
 
 
 def _cures(outcome: ReplayOutcome, before: ReplayOutcome) -> bool:
@@ -94,12 +111,20 @@ def advice(found: Replay) -> list[str]:
     if _is_calm(before):
         first += " No remedy is needed."
         others = [each for each in others if abs(each.cost_factor - 1) >= SAME]
+    elif is_own(chosen.remedy) and _is_enough(chosen, before):
+        first += f" {OWN_IS_ENOUGH}: {_left(chosen)}."
     elif chosen is not before:
         cure = "cures it" if _cures(chosen, before) else "helps most, and does not cure it"
         first += f" Recommended: {chosen.remedy.name}, which {cure}."
     else:
         first += " None of the remedies helps."
     return [first, *([" ".join(_sentence(each, before) for each in others)] if others else [])]
+
+
+def _left(own: ReplayOutcome) -> str:
+    if not own.throttled:
+        return "with it, no request is throttled"
+    return f"with it, {own.throttled_share:.2%} are throttled, and retries handle those few"
 
 
 def _sentence(outcome: ReplayOutcome, before: ReplayOutcome) -> str:
@@ -218,6 +243,10 @@ def _to_do(chosen: ReplayOutcome, before: ReplayOutcome) -> tuple[str, str]:
     if _is_calm(before):
         few = "Hardly any request is throttled, and retries handle those few."
         return "Nothing", few if before.throttled else "No request is throttled."
+    if is_own(chosen.remedy) and _is_enough(chosen, before):
+        return "Nothing, on DynamoDB", (
+            f"{OWN_IS_ENOUGH}: {_left(chosen)}. A store without adaptive capacity would need more."
+        )
     if chosen is before:
         return "Something else", "None of the remedies below removes throttles from this load."
     parts = [SHORT[name] for name in _parts(chosen.remedy) if name != "adaptive"] or [
