@@ -126,9 +126,7 @@ def test_a_misspelt_setting_is_named() -> None:
 def test_a_prefix_that_fits_no_item_of_the_table_is_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    table = SpreadTable(
-        TABLE, partition_key="pk", sort_key="sk", rules=[by_time("MGS#", iso_text)]
-    )
+    table = SpreadTable(TABLE, partition_key="pk", sort_key="sk", rules=[by_time("MGS#", iso_text)])
     check_sample(table, [item("META"), item("MEMBER#ada"), item("N#0017")])
     assert not caplog.records
     check_sample(table, [item("META"), item("MSG#2026-11-17T12:00:00Z")])

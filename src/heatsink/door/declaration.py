@@ -383,9 +383,9 @@ def _warn_of_misspelt(
 def misspelt(rule: Rule, sort: Native) -> str:
     """Say that a rule's prefix fits no item, though `sort` carries a time that the rule reads."""
     return (
-        f"no item looked at has the declared prefix {rule.prefix!r}, but {shown(sort)} carries a time "
-        "after another prefix, so it is not spread: correct the prefix in rules, or declare the "
-        "other one unspread"
+        f"no item looked at has the declared prefix {rule.prefix!r}, but {shown(sort)} carries a "
+        "time after another prefix, so it is not spread: correct the prefix in rules, or declare "
+        "the other one unspread"
     )
 
 
