@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import shlex
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -32,7 +33,9 @@ from heatsink.server.api.requests import read_json
 
 from .configuration import WholeRange, config_option, json_option
 from .progress import progress_bar
-from .queue_options import check_exists, queue_options, settings_from
+from .queue_options import check_exists, queue_options, queue_or_server_options, settings_from
+from .remote import Remote
+from .remote_bulk import RemoteBulk
 
 LOOK_S = 0.2
 
@@ -90,7 +93,16 @@ def bulk() -> None:
     """Submit a file of items as a batch; watch, pause, cancel and retry batches."""
 
 
-def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: Any) -> Any:
+def _with_bulk(
+    work: Callable[[Any], Awaitable[Any]],
+    queue: str | None,
+    server: str | None = None,
+    token: str | None = None,
+    **options: Any,
+) -> Any:
+    """Run the work with the queue's `Bulk`, or with `RemoteBulk`, which has the same calls."""
+    if queue is None or _is_through_server(queue, server):
+        return asyncio.run(_through_server(work, _checked_server(server, options), token))
     check_exists(queue)
 
     async def run() -> Any:
@@ -100,11 +112,48 @@ def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: An
     return asyncio.run(run())
 
 
+def _is_through_server(queue: str, server: str | None) -> bool:
+    """Return whether to ask a server. Of two values the flag counts, not the environment."""
+    if server is None:
+        return False
+    source = click.get_current_context().get_parameter_source
+    is_flag = [source(name) is ParameterSource.COMMANDLINE for name in ("queue", "server")]
+    if all(is_flag):
+        raise click.UsageError("Use --queue or --server, not both.")
+    return is_flag == [False, True]
+
+
+def _checked_server(server: str | None, options: dict[str, Any]) -> str:
+    """Return the server's URL. Refuse options of a queue, which the server chose when it began."""
+    if server is None:
+        raise click.UsageError(
+            "Name the queue with --queue redis://host:6379, or a running `heatsink serve` with "
+            "--server http://127.0.0.1:8321."
+        )
+    context = click.get_current_context()
+    for name in options:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            flag = f"--{name.removesuffix('s') if name == 'places' else name}"
+            raise click.UsageError(
+                f"{flag} is a setting of the queue, which the server has opened: leave {flag} out, "
+                "or use --queue instead of --server."
+            )
+    return server
+
+
+async def _through_server(
+    work: Callable[[Any], Awaitable[Any]], server: str, token: str | None
+) -> Any:
+    if callable(signal.getsignal(signal.SIGINT)):  # requests block this thread: asyncio's handler
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # would wait for their answers
+    return await work(RemoteBulk(Remote(server, token)))
+
+
 @bulk.command()
 @config_option
 @click.argument("action")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@queue_options
+@queue_or_server_options
 @click.option(
     "--tenant",
     default="default",
@@ -173,7 +222,9 @@ def submit(
         _conclude(progress, same_queue_options(**others))
 
 
-def same_queue_options(queue: str, stage: str, legacy: bool, **_: Any) -> str:
+def same_queue_options(
+    queue: str | None, stage: str, legacy: bool, server: str | None = None, **_: Any
+) -> str:
     """Return the options that name the same queue in another command, ready to be pasted.
 
     A user name and password are left out, and a comment of the shell says so. A URL from the
@@ -181,6 +232,9 @@ def same_queue_options(queue: str, stage: str, legacy: bool, **_: Any) -> str:
     """
     context = click.get_current_context()
     words, comment = [], ""
+    if queue is None or _is_through_server(queue, server):
+        is_known = context.get_parameter_source("server") is ParameterSource.ENVIRONMENT
+        return "" if is_known else shlex.join(["--server", str(server)])
     if context.get_parameter_source("queue") is not ParameterSource.ENVIRONMENT:
         url = shown_url(queue).replace("://…@", "://")
         comment = "" if url == queue else "  # put the password into the URL"
@@ -246,7 +300,7 @@ def _conclude(progress: BatchProgress, same_queue: str) -> None:
 @bulk.command()
 @config_option
 @click.argument("batch_id", metavar="BATCH")
-@queue_options
+@queue_or_server_options
 @json_option
 def status(batch_id: str, as_json: bool, **options: Any) -> None:
     """Show the progress of BATCH."""
@@ -268,7 +322,7 @@ def _plain(text: str) -> str:
 
 @bulk.command("list")
 @config_option
-@queue_options
+@queue_or_server_options
 @click.option("--tenant", default="", help="Only batches of this tenant.")
 @click.option(
     "--limit",
@@ -306,7 +360,7 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 @bulk.command()
 @config_option
 @click.argument("batch_id", metavar="BATCH")
-@queue_options
+@queue_or_server_options
 @click.option("--csv/--json", "as_csv", help="Print CSV, or one JSON object per line.")
 def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
     """List the items of BATCH that failed and are not retried, with the reasons."""
@@ -338,7 +392,7 @@ def _steering(name: str, method: str, said: str, text: str) -> None:
     @bulk.command(name, help=text)
     @config_option
     @click.argument("batch_id", metavar="BATCH")
-    @queue_options
+    @queue_or_server_options
     @json_option
     def steer(batch_id: str, as_json: bool, **options: Any) -> None:
         async def run(bulk: Bulk) -> BatchProgress:

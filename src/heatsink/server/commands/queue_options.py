@@ -85,6 +85,22 @@ OPTIONS = (
     *SHAPE,
 )
 
+QUEUE_OR_SERVER = (
+    click.option("--queue", type=WORD, help="URL of the queue: redis://host:6379"),
+    click.option(
+        "--server",
+        type=WORD,
+        envvar="HEATSINK_SERVER",
+        help="URL of a running `heatsink serve`, instead of --queue.",
+    ),
+    click.option(
+        "--token",
+        envvar="HEATSINK_TOKEN",
+        help="Token of the server, with the scope that the command needs.",
+    ),
+    *SHAPE,
+)
+
 
 def cluster_settings(
     cluster: str | None, balance_cluster: bool, queue: str | None
@@ -104,6 +120,12 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def queue_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def queue_or_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(QUEUE_OR_SERVER):
         command = option(command)
     return command
 

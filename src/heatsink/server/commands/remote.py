@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import select
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from ssl import SSLCertVerificationError, SSLError
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -21,6 +23,7 @@ from .configuration import json_option
 
 SERVER = "http://127.0.0.1:8321"
 TIMEOUT_S = 35.0
+PIECE_BYTES = 64 * 1_024
 WRONG_COMMAND = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -37,14 +40,50 @@ class Remote:
 
     def get(self, *path: str, **query: Any) -> Any:
         """Return the decoded JSON of a GET. The path is in parts, since a key may hold a slash."""
-        given = {name: value for name, value in query.items() if value is not None}
-        return self._ask("GET", path, f"?{urlencode(given)}" if given else "")
+        return self._ask("GET", path, query)
 
     def put(self, *path: str, body: dict[str, Any]) -> Any:
-        return self._ask("PUT", path, "", body)
+        return self._ask("PUT", path, {}, body)
+
+    def post(self, *path: str) -> Any:
+        return self._ask("POST", path, {})
 
     def delete(self, *path: str) -> Any:
-        return self._ask("DELETE", path, "")
+        return self._ask("DELETE", path, {})
+
+    def lines(self, *path: str, **query: Any) -> Iterator[bytes]:
+        """Yield the lines of a streamed response, as they arrive."""
+        with self._open("GET", _where(path, query), None, {}) as answer:
+            yield from answer
+
+    def send(
+        self, *path: str, lines: Iterable[bytes], headers: dict[str, str], **query: Any
+    ) -> Any:
+        """Send a body of lines that may be larger than memory. Returns the decoded JSON.
+
+        A server may refuse the request before it has read the whole body. Its answer is noticed at
+        once, and no further line is drawn.
+        """
+        parts = urlsplit(self._url)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        sent = {**self._headers, **headers, "content-type": "application/x-ndjson"}
+        with closing(kind(parts.netloc, timeout=TIMEOUT_S)) as connection:
+            try:
+                connection.connect()
+                where = parts.path + _where(path, query)
+                sent["transfer-encoding"] = "chunked"
+                try:
+                    body = _until_answered(connection, lines)
+                    connection.request("POST", where, body, sent, encode_chunked=True)
+                except (_Answered, BrokenPipeError, ConnectionResetError):
+                    pass  # the server has refused: its answer says why
+                answer = connection.getresponse()
+                text = answer.read()
+            except (HTTPException, OSError) as error:
+                raise self._unreachable(error) from None
+            if answer.status >= HTTPStatus.BAD_REQUEST:
+                raise _refusal(answer.status, text, "authorization" in sent)
+            return msgspec.json.decode(text)
 
     def events(self, after: int | None = None) -> Iterator[tuple[str, Any]]:
         """Yield the name and the data of each Server-Sent Event, until the stream ends.
@@ -61,10 +100,14 @@ class Remote:
                     yield name, msgspec.json.decode(line[6:])
 
     def _ask(
-        self, method: str, path: tuple[str, ...], query: str, body: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: dict[str, Any],
+        body: dict[str, Any] | None = None,
     ) -> Any:
         try:
-            where = "/" + "/".join(quote(part, safe="") for part in path) + query
+            where = _where(path, query)
             sent = None if body is None else msgspec.json.encode(body)
             answer = self._open(method, where, sent, {})
         except ValueError:  # its text may contain the token
@@ -83,15 +126,43 @@ class Remote:
         try:
             return urlopen(request, timeout=TIMEOUT_S)  # type: ignore[no-any-return]  # noqa: S310
         except HTTPError as error:
-            raise _refusal(error, "authorization" in sent) from None
+            raise _refusal(error.code, error.read(), "authorization" in sent) from None
         except (URLError, HTTPException, OSError) as error:
-            reason = getattr(error, "reason", error)
-            if isinstance(reason, SSLError) and self._url.startswith("https:"):
-                raise Unavailable(_no_tls(self._url, reason)) from None
-            raise Unavailable(
-                f"no server answers at {shown_url(self._url)} ({reason}): start `heatsink serve`, "
-                "or name another with --server"
-            ) from None
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> Unavailable:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, SSLError) and self._url.startswith("https:"):
+            return Unavailable(_no_tls(self._url, reason))
+        return Unavailable(
+            f"no server answers at {shown_url(self._url)} ({reason}): start `heatsink serve`, "
+            "or name another with --server"
+        )
+
+
+class _Answered(Exception):
+    """The server has answered before the whole body was sent."""
+
+
+def _where(path: tuple[str, ...], query: dict[str, Any]) -> str:
+    given = {name: value for name, value in query.items() if value is not None}
+    words = f"?{urlencode(given)}" if given else ""
+    return "/" + "/".join(quote(part, safe="") for part in path) + words
+
+
+def _until_answered(connection: HTTPConnection, lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines in pieces. Raises `_Answered` as soon as the server has sent something."""
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        piece.append(line)
+        size += len(line)
+        if size >= PIECE_BYTES:
+            if select.select([connection.sock], [], [], 0)[0]:
+                raise _Answered
+            yield b"".join(piece)
+            piece, size = [], 0
+    yield b"".join(piece)
 
 
 def _is_http(url: str) -> bool:
@@ -110,17 +181,17 @@ def _no_tls(url: str, reason: SSLError) -> str:
     return f"the server at {shown_url(url)} does not speak TLS: use {plain}"
 
 
-def _refusal(error: HTTPError, has_token: bool) -> HeatsinkError:
-    if error.code == HTTPStatus.UNAUTHORIZED:
+def _refusal(status: int, answer: bytes, has_token: bool) -> HeatsinkError:
+    if status == HTTPStatus.UNAUTHORIZED:
         missing = "needs a token: pass --token, or set HEATSINK_TOKEN"
         wrong = "does not accept this token: check --token, or HEATSINK_TOKEN"
         return InvalidInput(f"the server {wrong if has_token else missing}")
     try:
-        problem = msgspec.json.decode(error.read())
+        problem = msgspec.json.decode(answer)
         detail = str(problem["detail"])
     except (msgspec.MsgspecError, KeyError, TypeError):
         detail = "is this a Heatsink server?"
-    return _kind(error.code)(f"the server answered {error.code}: {detail}")
+    return _kind(status)(f"the server answered {status}: {detail}")
 
 
 def _kind(status: int) -> type[HeatsinkError]:
