@@ -101,7 +101,7 @@ def _with_bulk(
     **options: Any,
 ) -> Any:
     """Run the work with the queue's `Bulk`, or with `RemoteBulk`, which has the same calls."""
-    if queue is None or _is_through_server(queue, server):
+    if queue is None or _prefers_server(server):
         return asyncio.run(_through_server(work, _checked_server(server, options), token))
     check_exists(queue)
 
@@ -112,8 +112,8 @@ def _with_bulk(
     return asyncio.run(run())
 
 
-def _is_through_server(queue: str, server: str | None) -> bool:
-    """Return whether to ask a server. Of two values the flag counts, not the environment."""
+def _prefers_server(server: str | None) -> bool:
+    """Return whether the server counts, and not the queue: a flag wins over the environment."""
     if server is None:
         return False
     source = click.get_current_context().get_parameter_source
@@ -232,7 +232,7 @@ def same_queue_options(
     """
     context = click.get_current_context()
     words, comment = [], ""
-    if queue is None or _is_through_server(queue, server):
+    if queue is None or _prefers_server(server):
         is_known = context.get_parameter_source("server") is ParameterSource.ENVIRONMENT
         return "" if is_known else shlex.join(["--server", str(server)])
     if context.get_parameter_source("queue") is not ParameterSource.ENVIRONMENT:
