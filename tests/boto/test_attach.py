@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
@@ -14,12 +13,11 @@ from boto3.dynamodb.conditions import Attr, Key
 from botocore.exceptions import ClientError
 
 from heatsink.boto import Attachment, attach
-from heatsink.boto.places import adopt
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.keys import TAG
 from heatsink.door.times import iso_text
 from heatsink.errors import Closed, InvalidSetting
-from heatsink.primitives.clock import SystemClock
+from tests.adoption import complete_adoption
 from tests.waiting import until
 
 from .conftest import KEYS, Engine
@@ -59,7 +57,7 @@ def made(engine: Engine) -> Iterator[tuple[Any, Any, Attachment]]:
     plain = engine.make_table(f"attached{next(names)}")
     resource = engine.resource()
     with attach(resource, tables=[declared(plain.name)], registry=engine.registry) as attachment:
-        asyncio.run(adopt(engine.registry, plain.name, True, SystemClock()))
+        complete_adoption(engine.registry, plain.name)
         yield resource.Table(plain.name), plain, attachment
 
 

@@ -12,7 +12,6 @@ from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
 from heatsink.boto import Table, attach
-from heatsink.boto.places import adopt
 from heatsink.door import times
 from heatsink.door.declaration import Rule, SpreadTable, by_time, fixed, unspread
 from heatsink.door.keys import TAG
@@ -21,6 +20,7 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.registry.declarations import Declared, declare
 from heatsink.server.adoption.steps import registry_at
+from tests.adoption import complete_adoption
 from tests.waiting import until
 
 from .conftest import KEYS, Engine
@@ -43,7 +43,7 @@ def attached(engine: Engine, name: str, rules: list[Rule]) -> Any:
 
 
 def complete(engine: Engine, name: str) -> None:
-    asyncio.run(adopt(engine.registry, name, True, SystemClock()))
+    complete_adoption(engine.registry, name)
 
 
 @pytest.fixture(scope="module")

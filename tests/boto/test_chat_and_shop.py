@@ -18,11 +18,10 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from heatsink.boto import Attachment, attach
-from heatsink.boto.places import adopt
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.keys import TAG
 from heatsink.door.times import iso_text
-from heatsink.primitives.clock import SystemClock
+from tests.adoption import complete_adoption
 from tests.door.world import DEFINITION
 from tests.waiting import until
 
@@ -68,7 +67,7 @@ class Tables:
 def tables(engine: Engine) -> Tables:
     made = Tables(engine)
     with attach(engine.resource(), tables=[], registry=engine.registry):  # founds the registry
-        asyncio.run(adopt(engine.registry, made.spread, True, SystemClock()))
+        complete_adoption(engine.registry, made.spread)
     return made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -15,11 +14,10 @@ from typing import Any
 import pytest
 
 import heatsink
-from heatsink.boto.places import adopt
 from heatsink.door.keys import TAG, subject_in
-from heatsink.primitives.clock import SystemClock
 from heatsink.spread.policy import BucketRules
 from heatsink.testing.redis import RedisServer
+from tests.adoption import complete_adoption
 from tests.servers import patient_url, real
 from tests.waiting import until
 
@@ -79,7 +77,7 @@ def now(number: int) -> str:
 def ready(engine: Engine, table: str) -> None:
     engine.make_table(table)
     with heatsink.connect_sync(engine.registry):  # founds the registry
-        asyncio.run(adopt(engine.registry, table, True, SystemClock()))
+        complete_adoption(engine.registry, table)
 
 
 def test_a_thawed_process_sees_what_happened_while_it_was_frozen(engine: Engine) -> None:

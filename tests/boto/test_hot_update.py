@@ -5,7 +5,6 @@ The updates go to 1,200 new items. One item that everybody updates would get no 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -17,10 +16,9 @@ from botocore.exceptions import ClientError
 
 import heatsink
 from heatsink.boto import attach
-from heatsink.boto.places import adopt
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.times import iso_text
-from heatsink.primitives.clock import SystemClock
+from tests.adoption import complete_adoption
 
 from .conftest import KEYS, Engine, running_engine
 
@@ -79,7 +77,7 @@ def test_updates_of_a_hot_key_are_throttled_without_heatsink_and_not_with_it(sma
         registry=small.registry,
         rules=heatsink.BucketRules(bucket_units_s=LIMIT * 2 // 5),
     ) as attachment:
-        asyncio.run(adopt(small.registry, hot.name, True, SystemClock()))
+        complete_adoption(small.registry, hot.name)
         table = resource.Table(hot.name)
         for _ in range(ROUNDS):  # until the leader has spread the key by itself
             if attachment.explain(hot.name, "launch").buckets >= RATE / LIMIT:

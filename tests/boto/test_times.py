@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.boto import times
-from heatsink.boto.places import SLACK_MS
+from heatsink.door.declaration import BACKWARDS_MS_MAX
 from heatsink.errors import InvalidId
 
 ZONES = st.sampled_from([UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-11)), None])
@@ -49,7 +49,7 @@ def read_or_none(text: str) -> int | None:
 def test_iso_texts_that_are_read_sort_as_their_times_do(one: str, other: str) -> None:
     earlier, later = (read_or_none(text) for text in sorted((one, other)))
     if earlier is not None and later is not None:
-        assert earlier <= later + SLACK_MS
+        assert earlier <= later + BACKWARDS_MS_MAX
 
 
 @pytest.mark.parametrize(

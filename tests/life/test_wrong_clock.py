@@ -15,7 +15,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from heatsink import Heatsink, Retries, connect
-from heatsink.boto.places import adopt
 from heatsink.cli import main
 from heatsink.emulator.server import running_engine
 from heatsink.emulator.settings import EngineSettings
@@ -26,6 +25,7 @@ from heatsink.registry import closed_time as timekeeper
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.sqlite import sqlite_stores
+from tests.adoption import complete_adoption
 from tests.spread.test_log import everything, spread
 
 TWO_DAYS_S = 2 * 86_400.0
@@ -213,7 +213,7 @@ async def test_on_dynamodb_the_doctor_says_what_is_left_to_do() -> None:
 async def test_rows_of_tables_elsewhere_keep_the_closed_time_where_it_is(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chat.db"
     await moved_ahead(url)
-    await adopt(url, "chat", True, SystemClock())
+    await asyncio.to_thread(complete_adoption, url, "chat")
     refused = run("fsck", url, "--reset-closed-time")
     assert refused.exit_code == 2
     assert "places rows of the tables chat" in refused.stderr

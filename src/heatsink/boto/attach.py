@@ -40,7 +40,7 @@ from heatsink.primitives.subjects import Subject
 from heatsink.registry.declarations import agrees, check
 from heatsink.registry.layouts import Layout
 
-from .calls import THROTTLES, Background
+from .background import THROTTLES, Background
 
 BEFORE_SEND = "before-send.dynamodb"
 CREATING = "creating-client-class.dynamodb"

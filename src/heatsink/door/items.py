@@ -33,7 +33,9 @@ def _read(places: Places, parameters: Body, spot: Spot) -> Steps:
 
 def write_item(places: Places, operation: str, parameters: Body, keys: Keys) -> Steps:
     target = TARGETS[operation]
-    spot = yield from places.to_write(keys)
+    spot = yield from (
+        places.to_delete(keys) if operation == "DeleteItem" else places.to_write(keys)
+    )
     spots = [spot]
     if operation == "DeleteItem" and places.may_stray(keys, spot):
         spots.append(bare(spot, keys))

@@ -68,20 +68,3 @@ def hashed_bytes(value: Any) -> bytes:
     if isinstance(value, Decimal):
         return str(value.normalize(NUMBERS)).encode() if value else b"0"
     return bytes(value)
-
-
-def size_of(value: Any) -> int:
-    """Return a value's approximate size in DynamoDB, in bytes.
-
-    The size counts as heat, and decides where a page ends (at 1 MB).
-    """
-    if isinstance(value, str):
-        return len(value) if value.isascii() else len(value.encode())
-    if isinstance(value, dict):
-        return 3 + sum(len(name) + 1 + size_of(part) for name, part in value.items())
-    if isinstance(value, list | tuple | set | frozenset):
-        return 3 + sum(1 + size_of(part) for part in value)
-    binary = getattr(value, "value", value)
-    if isinstance(binary, bytes | bytearray):
-        return len(binary)
-    return 1 if value is None or isinstance(value, bool) else 10

@@ -88,7 +88,8 @@ def _placed_request(places: Places, one: Any, strays: list[Body]) -> Waits:
         keys = places.keys_of(given.get(target), exactly=target == "Key")
         if keys is None:
             return one
-        spot = yield from places.to_write(keys)
+        place = places.to_delete if target == "Key" else places.to_write
+        spot = yield from place(keys)
         if target == "Key" and places.may_stray(keys, spot):
             key = places.parameters(given[target], bare(spot, keys))
             strays.append({verb: {target: key}})

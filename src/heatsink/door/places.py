@@ -183,6 +183,16 @@ class Places:
             checked((yield [Reach(time_ms, self.table.ahead_ms)]))
         return self.spot(keys, rule, time_ms)
 
+    def to_delete(self, keys: Keys) -> Waits:
+        """Return the place of an item to delete.
+
+        In an append-only table, an item with a time that no process can place yet can only be a
+        stray. So it is deleted under the bare key, without waiting for its time.
+        """
+        if self.table.append_only:
+            return (yield from self.to_read(keys, consistent=True))
+        return (yield from self.to_write(keys))
+
     def to_read(self, keys: Keys, *, consistent: bool) -> Waits:
         """Return the place of an item to read.
 

@@ -13,10 +13,10 @@ from heatsink.primitives.checks import shown
 from heatsink.registry.declarations import BY_TIME, FIXED, UNSPREAD, Declared
 from heatsink.stores.dynamodb.wire.values import native
 
-from .declaration import Rule, SpreadTable, by_time, sampling
+from .declaration import Rule, SpreadTable, sampling
 from .keys import TAG
 from .protocol import Call, Need, Steps, checked
-from .times import After, TimeOf, name_of
+from .times import name_of
 
 KEYS_LOOKED_AT = 10
 ROWS_LOOKED_AT = 25
@@ -38,17 +38,6 @@ def _words(rule: Rule) -> str:
     if rule.time_of is not None:
         return f"{BY_TIME} {name_of(rule.time_of)}"
     return f"{FIXED} {rule.buckets}" if rule.buckets > 1 else UNSPREAD
-
-
-def record_of_times(keys: tuple[str, str], time_of: TimeOf) -> Declared:
-    """Return the record of a table with one rule: `after("MSG#", …)` is the prefix `MSG#`.
-
-    The type of its sort key is not known.
-    """
-    prefix = ""
-    if isinstance(time_of, After):
-        prefix, time_of = time_of.prefix, time_of.time_of
-    return Declared(*keys, "", {prefix: _words(by_time(prefix, time_of))})
 
 
 def look_for_rows(table: SpreadTable) -> Steps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +11,11 @@ from typing import Any
 import pytest
 
 import heatsink
-from heatsink.boto.places import adopt
 from heatsink.door.keys import TAG, subject_in
 from heatsink.emulator.settings import EngineSettings
-from heatsink.primitives.clock import SystemClock
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests import nodejs
+from tests.adoption import complete_adoption
 from tests.boto.shop import CALLS, times
 from tests.door.world import DEFINITION
 from tests.processes import Served
@@ -72,7 +70,7 @@ def a_world(folder: Path, settings: EngineSettings, *flags: str) -> Iterator[Wor
         registry = f"sqlite:///{folder}/registry.db"
         with heatsink.connect_sync(registry):  # founds the registry
             pass
-        asyncio.run(adopt(registry, "spread", True, SystemClock()))
+        complete_adoption(registry, "spread")
         given = ("--tables", "tables.toml", "--store", registry, *flags)
         with a_door(folder, dynamodb.url, *given) as door:
             yield World(dynamodb, door, registry)
