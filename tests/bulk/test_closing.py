@@ -14,6 +14,7 @@ from heatsink.client.queue import Queue, connect_queue
 from heatsink.errors import Closed
 from heatsink.testing.redis import RedisServer
 from tests.servers import real
+from tests.waiting import PATIENCE_S
 
 
 async def endless() -> AsyncIterator[int]:
@@ -53,7 +54,7 @@ async def test_whoever_uses_a_client_that_is_closed_is_told_so(use: str, kind: s
             await asyncio.sleep(0.3)
             assert not using.done()
         with pytest.raises(Closed):
-            await asyncio.wait_for(using, 10.0)
+            await asyncio.wait_for(using, PATIENCE_S)
         with pytest.raises(Closed):
             await queue.bulk.status("x")
 

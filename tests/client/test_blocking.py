@@ -27,6 +27,7 @@ from heatsink.spread.counters import BufferedCounters, Counters
 from heatsink.spread.log import Log
 from heatsink.timelines.timelines import Timelines
 from tests.spread.test_log import losing_the_first_answer
+from tests.waiting import PATIENCE_S
 
 
 def test_the_whole_surface_without_asyncio(url: str) -> None:
@@ -157,7 +158,7 @@ def test_threads_that_wait_when_another_closes_are_told() -> None:
         while not any(future.done() for future in waiting):
             pass
         client.close()
-        outcomes = {future.result(timeout=10) for future in waiting}
+        outcomes = {future.result(timeout=PATIENCE_S) for future in waiting}
     told = {str(heatsink.errors.Closed.meanwhile("the client"))}
     late = {outcome for outcome in outcomes if "this client is not open" in outcome}
     assert outcomes <= {"appended", *told, *late}  # late: one that came only after the end

@@ -15,6 +15,7 @@ import heatsink
 from heatsink.bulk import Actions, Fail
 from heatsink.client.blocking import BlockingConsumer, BlockingHeatsink
 from heatsink.errors import Closed, InvalidSetting, Misconfigured, NotFound
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_closing_ends_a_worker_with_an_error() -> None:
 
         thread = Thread(target=run)
         thread.start()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert len(raised) == 1
 
 

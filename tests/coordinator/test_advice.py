@@ -73,7 +73,7 @@ async def test_servers_tell_how_they_are(make: type[RedisServer]) -> None:
     assert found.partitions == (LEGACY, 0, 1)
     assert found.memory > 0
     assert found.cpu_used_s > 0
-    assert found.latency_ms < 1_000
+    assert 0 < found.latency_ms < 60_000, "in milliseconds"
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from heatsink.coordinator.loops import BackgroundLoop
 from heatsink.errors import Unavailable
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
+from tests.waiting import PATIENCE_S
 
 DECISION = Decision(Subject(Kind.WORKERS, "1"), "workers", 8, "busy")
 
@@ -34,7 +35,7 @@ async def test_nobody_waits_for_a_turn_that_takes_long() -> None:
     slow = Slow()
     beside = BackgroundLoop(slow)
     for _ in range(3):
-        assert await asyncio.wait_for(beside.run_once(), 1.0) == []
+        assert await asyncio.wait_for(beside.run_once(), PATIENCE_S) == []
         await asyncio.sleep(0)
     assert slow.turns == 1, "one at a time"
     slow.release.set()

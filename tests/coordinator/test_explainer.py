@@ -16,7 +16,6 @@ from heatsink.heat.heat import PartitionHeat
 from heatsink.spread.policy import Culprit
 
 
-@pytest.mark.timeout(30)
 async def test_what_the_store_refuses_to_write_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: Any) -> None:
         raise Throttled("hot")

@@ -78,7 +78,6 @@ async def until_heat_is_known(asked: Heatsink) -> Explanation:
     return explained
 
 
-@pytest.mark.timeout(30)
 async def test_the_leader_shows_the_heat_of_the_fleet_to_all(tmp_path: Path) -> None:
     with real(RedisServer) as server:
         async with fleet(tmp_path, patient_url(server.url)) as (leader, follower):
@@ -129,7 +128,6 @@ def test_a_redis_that_hangs_is_waited_for_until_the_deadline() -> None:
     assert took_s == pytest.approx(2.0, abs=0.01)
 
 
-@pytest.mark.timeout(30)
 async def test_without_redis_only_the_leader_knows_and_others_say_so(tmp_path: Path) -> None:
     async with fleet(tmp_path, None) as (leader, follower):
         async with heating(leader, follower):
@@ -147,7 +145,6 @@ async def test_where_nobody_leads_nobody_knows() -> None:
         assert "leader  there has been no leader yet" in str(await hs.explain("k"))
 
 
-@pytest.mark.timeout(30)
 async def test_what_is_shown_is_whole_and_ends_by_itself() -> None:
     window = WindowHeat(7, 7.0, True, {"k": KeyHeat(5, 4, 3, 2, 1)}, 0.5)
     heat = FleetHeat("boss", 1.0, window, (PartitionHeat(3, 9.0),))

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from time import monotonic
 from uuid import UUID
 
 import pytest
@@ -29,15 +28,12 @@ class Writers:
 
     def __init__(self, clients: list[Heatsink]) -> None:
         self.acknowledged: dict[bytes, UUID] = {}
-        self.slowest_s = 0.0
         self._clients = clients
 
     async def write(self, number: int) -> None:
         client = self._clients[number % len(self._clients)]
         for n in range(10**9):
-            began_s = monotonic()
             receipt = await client.log.append("conv", b"%d %d" % (number, n))
-            self.slowest_s = max(self.slowest_s, monotonic() - began_s)
             self.acknowledged[b"%d %d" % (number, n)] = receipt.id
             await asyncio.sleep(0.01)
 
@@ -107,7 +103,6 @@ async def verify(hs: Heatsink, writers: Writers) -> None:
     assert writers.acknowledged.items() <= stored.items()
     stores = hs.parts.stores
     assert (await check(stores.log, stores.counters, stores.registry, Uuid7())).clean
-    assert writers.slowest_s < 3.0
 
 
 @pytest.mark.timeout(120)

@@ -14,6 +14,7 @@ from heatsink.errors import Closed, HeatsinkError, InvalidKey, InvalidSetting, U
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.reads import Reads, ReadSettings
 from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
+from tests.waiting import PATIENCE_S
 
 NO_JITTER = ReadSettings(jitter=0.0)
 
@@ -210,7 +211,7 @@ async def test_a_load_for_nobody_is_cancelled_and_not_joined(reads: Reads) -> No
     reader = asyncio.ensure_future(reads.get("k", load))
     await soon()
     reader.cancel()
-    await asyncio.wait_for(ended.wait(), 1)
+    await asyncio.wait_for(ended.wait(), PATIENCE_S)
 
     async def other() -> int:
         return 2
@@ -237,7 +238,7 @@ async def test_a_load_cancelled_before_its_first_step_hangs_nobody(
     for task in reads._loading._tasks:
         task.cancel()
     with pytest.raises(Unavailable, match="cancelled"):
-        await asyncio.wait_for(reader, 1)
+        await asyncio.wait_for(reader, PATIENCE_S)
     assert source.loads == 0
 
 
@@ -324,7 +325,7 @@ async def test_a_weigh_that_fails_hangs_nobody() -> None:
     reads, told = Reads(ReadSettings(weigh=weigh)), []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     source = Source()
-    assert await asyncio.wait_for(reads.get("k", source.load), 1) == 1
+    assert await asyncio.wait_for(reads.get("k", source.load), PATIENCE_S) == 1
     assert len(told) == 1
 
 
