@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import threading
 
 import click
@@ -24,9 +25,10 @@ def work() -> None:
         bar.refresh()
 
 
-def read_until(word: str, terminal: int) -> str:
-    shown = ""
-    while word not in shown:  # a terminal hands over what it has, which may be a part
+def read_until(terminal: int, *words: str) -> str:
+    """Read until the words came, in this order. A terminal hands over what it has, in parts."""
+    shown, pattern = "", re.compile(".*".join(map(re.escape, words)), re.DOTALL)
+    while not pattern.search(shown):
         shown += os.read(terminal, BYTES_MAX).decode()
     return shown
 
@@ -75,7 +77,7 @@ def test_a_terminal_shows_a_count_where_the_total_is_unknown(
             bar.advance(bar.add_task("", total=None), 1_234)
             bar.refresh()
         terminal.flush()
-        shown = read_until("rows checked", reading)
+        shown = read_until(reading, "1,234 rows checked")
     os.close(reading)
     assert "1,234 rows checked" in shown
 
@@ -89,7 +91,7 @@ def test_a_terminal_shows_what_is_left_and_a_pipe_gets_the_output(
         monkeypatch.setattr("sys.stderr", terminal)
         work()
         terminal.flush()
-        shown = read_until("left", reading)
+        shown = read_until(reading, "25%", "left")
     os.close(reading)
     assert "replaying" in shown
     assert "25%" in shown
