@@ -1,0 +1,1 @@
+"""Integrations with frameworks that need a package of their own."""
