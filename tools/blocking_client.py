@@ -141,7 +141,8 @@ def _annotation(argument: ast.arg) -> str:
 def _arguments(method: Function) -> list[str]:
     plain = [each.arg for each in method.args.args if each.arg != "self"]
     named = [f"{each.arg}={each.arg}" for each in method.args.kwonlyargs]
-    return plain + named
+    rest = [f"**{method.args.kwarg.arg}"] if method.args.kwarg else []
+    return plain + named + rest
 
 
 def _plain(docstring: str) -> str:

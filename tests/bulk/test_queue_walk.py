@@ -108,6 +108,7 @@ class Walk:
             limited=rng.random() < 0.4,
             weight=rng.choice([1.0, 1.0, 2.0, 0.5]),
             priority=rng.choice([0, 0, 0, 1, -1]),
+            start_ms=int(self.clock.now_s() * 1000) + rng.choice([0, 0, 0, 400, 3_000]),
         )
         counts = [rng.randint(1, 12) for _ in range(rng.randint(0, 4))]
         chunks = [Chunk(n, count, b"%d" % n * count) for n, count in enumerate(counts)]

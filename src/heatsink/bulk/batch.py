@@ -132,7 +132,7 @@ class Batch(msgspec.Struct, frozen=True):
     `trace` is the trace in which the batch was submitted. `fingerprint` is a digest of the items,
     if the caller chose the id. `restored` counts how often lost items were submitted again. `tag`
     is a digest of the record. It distinguishes records with the same version, since a server that
-    lost its newest writes may assign a version twice.
+    lost its newest writes may assign a version twice. No item starts before `start_ms`.
     """
 
     id: str
@@ -157,6 +157,7 @@ class Batch(msgspec.Struct, frozen=True):
     fingerprint: str = ""
     restored: int = 0
     tag: str = ""
+    start_ms: int = 0
 
     def next(self) -> Batch:
         """Return the record with the next version and a new tag, as it will be stored."""
@@ -210,13 +211,21 @@ class Progress(msgspec.Struct, frozen=True):
     """Items that wait for a worker, for their rate limit or for their next attempt."""
     eta_s: float | None
     """Estimated seconds until the batch ends, at its speed so far. The estimate is at least the
-    time that the rate limit and the back-off require. None while the batch is paused, and while no
-    worker has the action. Without a rate limit, also None before the first item is done."""
+    time that the rate limit and the back-off require. None while the batch is paused, before its
+    start time, and while no worker has the action. Without a rate limit, also None before the first
+    item is done."""
     reason: str = ""
     """Why the batch was aborted, which items were lost, or what the batch waits for: a worker with
     the action, the rate limit, or the next retry of its items."""
     missing: list[Span] = []
     """The lost items as ranges: the index of the first item, and how many."""
+    start_ms: int = 0
+    """The time before which no item starts, in milliseconds since 1970; 0 if there is none."""
+
+    @property
+    def left(self) -> int:
+        """The number of items that have not ended."""
+        return self.waiting + self.running
 
     @property
     def is_final(self) -> bool:

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from random import Random
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
 from heatsink.errors import InvalidSetting, Overloaded, Retryable
 from heatsink.primitives.allowed_urls import check_allowed, check_prefixes
-from heatsink.primitives.checks import check_kind, check_text, check_whole, shown
+from heatsink.primitives.checks import check_kind, check_text, check_whole
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 
@@ -27,17 +27,15 @@ from .batch import (
     Rate,
     State,
     parse_rate,
-    total,
 )
 from .moving import MoveProgress, Mover
+from .options import PRIORITY_MAX, TEXT_MAX, BatchOptions, check_id, check_options
 from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
 from .reconcile import Opening, Patience, Reconciler, is_odd
 from .settings import PARTITIONS_MAX, BulkSettings
 from .store import PartCounts, PartState, QueueStores, Verb
 from .submit import LEFT_BEHIND, Fingerprint, Submission, give_up, hand, is_left_behind, lane_of
 
-TEXT_MAX = 256
-PRIORITY_MAX = 1_000
 FAILURES_PAGE = 500
 LIST_MAX = 1_000
 ENDED_MAX = 10_000
@@ -116,13 +114,15 @@ class Bulk:
         id: str | None = None,
         on_done: str = "",
         spread: bool = True,
+        **options: Unpack[BatchOptions],
     ) -> Batch:
         """Submit a batch. After the call returns, every item will run, even if processes crash.
 
         `items` is any (async) iterable of JSON values or bytes, and is streamed. `rate`, such as
         `"500/s"`, limits how fast items of this action start for this tenant; `priority` orders a
         tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
-        allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. Raises
+        allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. No item
+        starts before the datetime `at`, or before `delay` (in seconds) has passed. Raises
         `InvalidBody` for any other item, `IdReused` if another batch has the id, and `Overloaded`
         if the queue does not answer. The message of `Overloaded` names the id to submit again::
 
@@ -130,15 +130,17 @@ class Bulk:
             await hs.bulk.submit("tag", items, tenant="acme", id="import-7")  # the same batch
         """
         check_kind("spread", spread, bool)
+        now = now_ms(self._clock)
         wanted = Batch(
-            id=_checked_id(id) if id is not None else self._new_id(),
+            id=check_id(id) if id is not None else self._new_id(),
             action=check_action("action", action),
             tenant=check_text("tenant", tenant, TEXT_MAX),
-            submitted_ms=now_ms(self._clock),
+            submitted_ms=now,
             priority=check_whole("priority", priority, -PRIORITY_MAX, PRIORITY_MAX),
             weight=self._settings.weights.get(tenant, 1.0),
             rate=parse_rate(rate) if rate is not None else None,
             on_done=self._checked_on_done(on_done),
+            **check_options(options, now),
         )
         call = Call("bulk.submit", attributes={"action": action})
         with self.hooks.around(call):
@@ -179,8 +181,8 @@ class Bulk:
                 return await self._accepted_before(known, wanted, items, fingerprint)
             batch = known
         else:
-            at = {"submitted_ms": known.submitted_ms, "version": known.version, "tag": known.tag}
-            batch = replace(wanted, **at)
+            kept = ("submitted_ms", "version", "tag", "start_ms")
+            batch = replace(wanted, **{name: getattr(known, name) for name in kept})
             if wanted.rate is not None:
                 await self._declare(wanted, wanted.rate)
         partitions = await self._hand(batch.id, spread)
@@ -359,34 +361,10 @@ class Bulk:
         states = {part: count.state for part, count in counts.items() if count}
         if changes.unheard(batch, states):
             batch = await self._tell_again(batch, states)
-        ends = {end.part: end for end in batch.ends}
-        known = [counts.get(part.id) or ends.get(part.id) for part in batch.parts]
-        done, failed, cancelled = (
-            sum(getattr(each, name) for each in known if each)
-            for name in ("done", "failed", "cancelled")
-        )
+        progress = changes.progress_of(batch, counts)
         found = [count for count in counts.values() if count]
-        running = sum(count.running for count in found)
-        lost = total(batch.missing)
-        waiting = max(batch.items - done - failed - cancelled - lost - running, 0)
-        left = waiting + running
-        eta_s, reason = await self._outlook(batch, found, left)
-        return Progress(
-            id=batch.id,
-            action=batch.action,
-            tenant=batch.tenant,
-            state=batch.state,
-            accepted=batch.items,
-            done=done,
-            failed=failed,
-            cancelled=cancelled,
-            lost=lost,
-            running=running,
-            waiting=waiting,
-            eta_s=eta_s,
-            reason=reason,
-            missing=list(batch.missing),
-        )
+        eta_s, reason = await self._outlook(batch, found, progress.left)
+        return replace(progress, eta_s=eta_s, reason=reason)
 
     async def _tell_again(self, batch: Batch, states: Mapping[str, PartState]) -> Batch:
         """Send a pause, resume or cancel again to parts that missed it.
@@ -419,6 +397,8 @@ class Bulk:
         call, limits, lane = self._patience.call, self._stores.limits, lane_of(batch)
         if reason := changes.reason(batch, await call(self._stores.fleet.offered)):
             return None, reason
+        if reason := changes.waits_to_start(batch, now_ms(self._clock)):
+            return None, reason
         rate = await call(limits.rate_of, lane)
         start_ms = 0.0 if rate is None else (await call(limits.reserve, lane, 0, 0)).then_ms
         ahead = changes.ahead_of(counts, left, rate, start_ms)
@@ -441,7 +421,9 @@ class Bulk:
         check_whole("limit", limit, 1, LIST_MAX)
         found = await self._patience.call(self._stores.batches.list, limit, tenant)
         offered = await self._patience.call(self._stores.fleet.offered)
-        return [replace(batch, reason=changes.reason(batch, offered)) for batch in found]
+        now = now_ms(self._clock)
+        reasons = (changes.reason(b, offered) or changes.waits_to_start(b, now) for b in found)
+        return [replace(b, reason=why) for b, why in zip(found, reasons, strict=True)]
 
     async def failures(self, id: str) -> AsyncIterator[Failure]:
         """Iterate over all items that failed permanently, with the reason.
@@ -589,11 +571,3 @@ class Bulk:
 def _is_over(batch: Batch, place: PartPlace) -> bool:
     """Whether a part is recorded as lost."""
     return any(end.part == place.id and changes.is_gone(end, place) for end in batch.ends)
-
-
-def _checked_id(id: str) -> str:
-    check_text("id", id, TEXT_MAX)
-    if changes.CALLBACK in id:
-        why = f"id {shown(id)} contains {changes.CALLBACK!r}, reserved for callbacks"
-        raise InvalidSetting(f"{why}: choose another", field="id")
-    return id

@@ -6,6 +6,7 @@ Every change is idempotent: if it is applied a second time, it changes nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from .batch import (
     Failure,
     PartEnd,
     PartPlace,
+    Progress,
     Span,
     State,
     merged,
@@ -234,6 +236,46 @@ def reason(batch: Batch, offered: Collection[str]) -> str:
     return f"{NO_WORKER} has action {batch.action!r}"
 
 
+def progress_of(batch: Batch, counts: Mapping[str, PartCounts | None]) -> Progress:
+    """Return the progress of a batch, without its outlook (`eta_s` and `reason`).
+
+    `counts` are the current counts of the parts, by part id. For a part without counts, the
+    recorded end counts.
+    """
+    ends = {end.part: end for end in batch.ends}
+    known = [counts.get(part.id) or ends.get(part.id) for part in batch.parts]
+    done, failed, cancelled = (
+        sum(getattr(each, name) for each in known if each)
+        for name in ("done", "failed", "cancelled")
+    )
+    running = sum(count.running for count in counts.values() if count)
+    lost = total(batch.missing)
+    return Progress(
+        id=batch.id,
+        action=batch.action,
+        tenant=batch.tenant,
+        state=batch.state,
+        accepted=batch.items,
+        done=done,
+        failed=failed,
+        cancelled=cancelled,
+        lost=lost,
+        running=running,
+        waiting=max(batch.items - done - failed - cancelled - lost - running, 0),
+        eta_s=None,
+        missing=list(batch.missing),
+        start_ms=batch.start_ms,
+    )
+
+
+def waits_to_start(batch: Batch, now_ms: int) -> str:
+    """Return a text that says when the batch starts; empty if its start time has come."""
+    if batch.state != "running" or batch.start_ms <= now_ms:
+        return ""
+    start = datetime.fromtimestamp(batch.start_ms / 1000, UTC)
+    return f"waiting until {start:%Y-%m-%d %H:%M:%S} UTC"
+
+
 class Ahead(msgspec.Struct, frozen=True):
     """The work left in a batch.
 
@@ -293,7 +335,8 @@ def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
     The estimate is at least the time that the rate limit and the back-off require. Returns None if
     there is no rate limit and no item is done yet.
     """
-    elapsed_s, left = max(now_ms - batch.submitted_ms, 1) / 1000, ahead.left
+    began_ms = max(batch.submitted_ms, batch.start_ms)
+    elapsed_s, left = max(now_ms - began_ms, 1) / 1000, ahead.left
     by_rate_s = None
     if ahead.per_s:
         booked_s = ahead.start_s - BOOKED_MS_MAX / 1000  # some booked starts are this batch's

@@ -27,7 +27,10 @@ LATE_MS = 20.0  # how late a booked start may be used
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A batch's items in one partition. Items of a `limited` part wait for grants of their lane."""
+    """A batch's items in one partition. Items of a `limited` part wait for grants of their lane.
+
+    No item starts before `start_ms`, by the partition's time.
+    """
 
     id: str
     batch: str
@@ -38,6 +41,7 @@ class Part(msgspec.Struct, frozen=True):
     limited: bool = False
     weight: float = 1.0
     priority: int = 0
+    start_ms: int = 0
 
 
 class Chunk(msgspec.Struct, frozen=True):

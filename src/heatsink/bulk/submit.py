@@ -237,6 +237,7 @@ class Submission:
             limited=self._limited,
             weight=batch.weight,
             priority=batch.priority,
+            start_ms=batch.start_ms,
         )
 
     # -- confirming ------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Unpack
 
 from heatsink.bulk.batch import Batch, Failure, Progress
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.moving import MoveProgress
+from heatsink.bulk.options import BatchOptions
 from heatsink.bulk.plan import PartitionPlace, QueuePlan
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.deployment import DeploymentSettings, SettingInForce
@@ -422,13 +423,15 @@ class BlockingBulk:
         id: str | None = None,
         on_done: str = "",
         spread: bool = True,
+        **options: Unpack[BatchOptions],
     ) -> Batch:
         """Submit a batch. After the call returns, every item will run, even if processes crash.
 
         `items` is any (async) iterable of JSON values or bytes, and is streamed. `rate`, such as
         `"500/s"`, limits how fast items of this action start for this tenant; `priority` orders a
         tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
-        allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. Raises
+        allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. No item
+        starts before the datetime `at`, or before `delay` (in seconds) has passed. Raises
         `InvalidBody` for any other item, `IdReused` if another batch has the id, and `Overloaded`
         if the queue does not answer. The message of `Overloaded` names the id to submit again::
 
@@ -445,6 +448,7 @@ class BlockingBulk:
                 id=id,
                 on_done=on_done,
                 spread=spread,
+                **options,
             ),
             items,
         )

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from heatsink.bulk.batch import Progress, State
 from heatsink.heat.heat import PartitionHeat
 from heatsink.primitives.subjects import Kind
 from heatsink.reads.near_cache import ReadStats
@@ -185,72 +184,11 @@ class Authors(msgspec.Struct, frozen=True):
     authors: list[AuthorLine]
 
 
-# -- bulk actions ----------------------------------------------------------------------------
-
-
-class BulkQuery(Strict, frozen=True):
-    tenant: Annotated[str, Meta(min_length=1, max_length=256)] = "default"
-    priority: Annotated[int, Meta(ge=-1_000, le=1_000)] = 0
-    rate: (
-        Annotated[str, Meta(description="Maximum rate at which items start, such as 500/s.")] | None
-    ) = None
-    on_done: Annotated[
-        str, Meta(description="Action to run with the outcome when the batch ends.")
-    ] = ""
-    spread: bool = True
-
-
-class BatchesQuery(Strict, frozen=True):
-    limit: Limit = 50
-    tenant: Annotated[str, Meta(max_length=256)] = ""
-
-
-class FailuresQuery(Strict, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
-
-
-class Accepted(msgspec.Struct, frozen=True):
-    """An accepted batch: each of its items will run, whichever process crashes."""
-
-    id: str
-    items: int
-    state: State
-
-
-class BatchLine(msgspec.Struct, frozen=True):
-    """A batch. `done`, `failed`, `cancelled` and `lost` count only parts that have ended."""
-
-    id: str
-    action: str
-    tenant: str
-    state: State
-    items: int
-    priority: int
-    rate: str | None
-    submitted: datetime
-    ended: datetime | None
-    reason: str
-    done: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    lost: int = 0
-
-
 class ReadActivity(msgspec.Struct, frozen=True):
     """Statistics of this server's caches: `hs.reads`, and pages read with `fresh_for`."""
 
     values: ReadStats
     pages: ReadStats
-
-
-class Batches(msgspec.Struct, frozen=True):
-    batches: list[BatchLine]
-
-
-class Underway(msgspec.Struct, frozen=True):
-    """The progress of the newest batches that have not ended."""
-
-    progress: list[Progress]
 
 
 # -- heat, keys, decisions, the queue --------------------------------------------------------

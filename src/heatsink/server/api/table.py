@@ -8,7 +8,7 @@ from typing import Any
 from heatsink.bulk.batch import Failure, Progress
 from heatsink.bulk.bulk import Bulk
 
-from . import shapes
+from . import bulk_shapes, shapes
 from .calls import bulk, cluster, operations, system
 from .calls import data as conversations
 from .calls import data as counters
@@ -148,8 +148,8 @@ BULK = (
         "Submit a batch of items for an action, as an array or as streamed lines. "
         "A retry with the same Idempotency-Key creates no second batch; 422: the key was used for "
         "other items or options.",
-        shapes.Accepted,
-        query=shapes.BulkQuery,
+        bulk_shapes.Accepted,
+        query=bulk_shapes.BulkQuery,
         body_types=(bulk.ARRAY, bulk.LINES),
         statuses=(202,),
         problems={408: "", 422: ""},
@@ -158,7 +158,11 @@ BULK = (
         retry_key="Id of the batch: a repeated request with the same key adds no second batch.",
     ),
     read(
-        "/v1/bulk", bulk.show_all, "The newest batches.", shapes.Batches, query=shapes.BatchesQuery
+        "/v1/bulk",
+        bulk.show_all,
+        "The newest batches.",
+        bulk_shapes.Batches,
+        query=bulk_shapes.BatchesQuery,
     ),
     read(BATCH, bulk.show, "The progress of a batch.", Progress, problems={404: ""}),
     read(
@@ -166,7 +170,7 @@ BULK = (
         bulk.failures,
         "The items that failed and are not retried, one per line.",
         Failure,
-        query=shapes.FailuresQuery,
+        query=bulk_shapes.FailuresQuery,
         problems={404: ""},
         media_type=bulk.LINES,
         stream=True,

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,15 @@ from rich.progress import Progress
 
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.batch import Progress as BatchProgress
-from heatsink.bulk.bulk import LIST_MAX, PRIORITY_MAX, Bulk
+from heatsink.bulk.bulk import LIST_MAX, Bulk
 from heatsink.bulk.changes import NO_WORKER
 from heatsink.bulk.moving import told
+from heatsink.bulk.options import PRIORITY_MAX
 from heatsink.bulk.plan import NUMBERS_MAX, PartitionPlace, place_in
 from heatsink.bulk.settings import PARTITIONS_MAX
 from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
-from heatsink.primitives.checks import shown_url
+from heatsink.primitives.checks import shown, shown_url
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.words import counted
 from heatsink.server.api.requests import read_json
@@ -175,6 +177,8 @@ async def _through_server(
     "--id", "batch_id", help="Id of the batch. A retry with the same id creates no second batch."
 )
 @click.option("--on-done", default="", help="Action to run with the outcome when the batch ends.")
+@click.option("--at", help="Time before which no item starts, such as 2026-12-24T18:00+01:00.")
+@click.option("--delay", type=float, help="Seconds from now on before which no item starts.")
 @click.option("--one-partition", is_flag=True, help="Put the whole batch into one partition.")
 @click.option("--no-wait", is_flag=True, help="Print the batch's id and exit before it has ended.")
 @json_option
@@ -192,7 +196,8 @@ def submit(
     A line of a .csv file is a dict. All its values are text, even numbers. A line of a .jsonl file
     is any JSON value.
     """
-    order = {name: others.pop(name) for name in ("tenant", "priority", "rate", "on_done")}
+    names = ("tenant", "priority", "rate", "on_done", "delay")
+    order = {name: others.pop(name) for name in names} | {"at": _instant(others.pop("at"))}
     accepted_as: list[str] = []
 
     async def run(bulk: Bulk) -> BatchProgress:
@@ -220,6 +225,15 @@ def submit(
         _print_json(progress)
     if not no_wait:
         _conclude(progress, same_queue_options(**others))
+
+
+def _instant(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidSetting(
+            f"--at must be a time such as 2026-12-24T18:00+01:00, not {shown(text)}", field="at"
+        ) from None
 
 
 def same_queue_options(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from heatsink.bulk.batch import Failure, Progress
+from heatsink.server.api.bulk_shapes import Accepted, Batches, BatchLine
 from heatsink.server.api.requests import RETRY_HEADER
-from heatsink.server.api.shapes import Accepted, Batches, BatchLine
 
 from .remote import Remote
 
@@ -62,4 +63,6 @@ class RemoteBulk:
 
 def _word(value: object) -> str:
     """Return the value as a word of a query: `true`, not `True`."""
+    if isinstance(value, datetime):
+        return value.isoformat()
     return str(value).lower() if isinstance(value, bool) else str(value)

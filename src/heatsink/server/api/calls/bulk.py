@@ -12,6 +12,14 @@ from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.bulk import Bulk
 from heatsink.errors import InvalidBody, InvalidSetting
+from heatsink.server.api.bulk_shapes import (
+    Accepted,
+    Batches,
+    BatchesQuery,
+    BatchLine,
+    BulkQuery,
+    FailuresQuery,
+)
 from heatsink.server.api.problems import Refusal
 from heatsink.server.api.requests import (
     Call,
@@ -23,15 +31,7 @@ from heatsink.server.api.requests import (
     retry_key_of,
     stream_body,
 )
-from heatsink.server.api.shapes import (
-    Accepted,
-    Batches,
-    BatchesQuery,
-    BatchLine,
-    BulkQuery,
-    FailuresQuery,
-    NoQuery,
-)
+from heatsink.server.api.shapes import NoQuery
 
 from .data import from_ms
 
@@ -58,6 +58,8 @@ async def submit(call: Call[BulkQuery, None]) -> Reply:
         id=key,
         on_done=query.on_done,
         spread=query.spread,
+        at=query.at,
+        delay=query.delay,
     )
     return Reply(Accepted(batch.id, batch.items, batch.state), 202)
 

@@ -9,12 +9,12 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
 from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.primitives.clock import Clock
+from heatsink.server.api.bulk_shapes import Batches, Underway
 from heatsink.server.api.feed import Feed
 from heatsink.server.api.metrics import PROMETHEUS
 from heatsink.server.api.problems import Refusal
 from heatsink.server.api.requests import Call, Reply, RequestCounts
 from heatsink.server.api.shapes import (
-    Batches,
     DecisionLine,
     HeatAnswer,
     NoQuery,
@@ -24,7 +24,6 @@ from heatsink.server.api.shapes import (
     Ready,
     Requests,
     ServerStatus,
-    Underway,
 )
 
 from .bulk import line_of

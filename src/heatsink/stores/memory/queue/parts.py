@@ -48,6 +48,8 @@ class Share:
     lost: int = 0
     missing: list[Gap] = field(default_factory=list)
     record: Batch | None = None
+    is_early: bool = False
+    """Whether the part sleeps until its start time. Its items do not count as waiting."""
 
     @property
     def is_live(self) -> bool:
@@ -142,6 +144,8 @@ class Share:
 
     def due_ms(self, now_ms: float) -> float | None:
         """Return the time from which the next item can be claimed. None if no item waits."""
+        if self.part.start_ms > now_ms and self.waiting:
+            return self.part.start_ms
         if self.fresh or self.suspects:
             return now_ms
         return min(self.delayed.values(), default=None)
@@ -379,11 +383,11 @@ class Rotation:
     def _score(self, share: Share) -> float:
         """Return the number by which a tenant's parts are ordered. The lowest is served first.
 
-        It is the submission time plus the estimated remaining work, in seconds. A part with a
-        higher priority comes before all parts with a lower one.
+        It is the time of submission, or the later start time, plus the estimated remaining work, in
+        seconds. A part with a higher priority comes before all parts with a lower one.
         """
-        work_s = share.waiting * self.cost_us(share.part) / 1e6
-        return share.part.submitted_ms / 1000 + work_s - share.part.priority * 1e9
+        part, work_s = share.part, share.waiting * self.cost_us(share.part) / 1e6
+        return max(part.submitted_ms, part.start_ms) / 1000 + work_s - part.priority * 1e9
 
     def add(self, share: Share) -> None:
         part, score = share.part, self._score(share)

@@ -143,6 +143,7 @@ class QueuePartition:
         """
         self.rotation.remove(share.part)
         self.sleeping.pop(share.part.id, None)
+        share.is_early = False
         if share.ends():
             self._end(share)
         elif share.state == "ready":
@@ -156,6 +157,7 @@ class QueuePartition:
             self.rotation.add(share)
         else:
             self.sleeping[share.part.id] = due_ms
+            share.is_early = share.part.start_ms > now_ms
 
     def _end(self, share: Share) -> None:
         share.state = "finished"
@@ -363,8 +365,9 @@ class QueuePartition:
         return not (has_parts or self.outbox or self.leases)
 
     def load(self, now_ms: float) -> PartitionLoad:
-        ready = [share for share in self.shares.values() if share.state == "ready"]
-        oldest_ms = min((share.stamp for share in ready if share.waiting), default=0)
+        ready = [s for s in self.shares.values() if s.state == "ready" and not s.is_early]
+        stamps = [max(s.stamp, s.part.start_ms) for s in ready if s.waiting]
+        oldest_ms = min(stamps, default=0)
         weights = [(share.waiting, self.rotation.cost_us(share.part)) for share in ready]
         waiting = sum(count for count, _ in weights)
         cost_us = sum(count * cost for count, cost in weights)

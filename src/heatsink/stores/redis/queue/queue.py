@@ -287,9 +287,13 @@ def _lane(lane: str) -> str:
 
 
 def _info(part: Part) -> tuple[Any, ...]:
-    """Return the fields of a part, followed by a hash of its tenant and a hash of its lane."""
+    """Return the fields of a part, in the order of scripts/shared/numbers.lua.
+
+    A hash of the tenant and a hash of the lane come before the fields that newer versions added.
+    """
+    fields = msgspec.structs.astuple(part)
     purse = handle("tenant", part.tenant)
-    return *msgspec.structs.astuple(part), purse, _lane(part.lane)
+    return *fields[:9], purse, _lane(part.lane), *fields[9:]
 
 
 def _outcome(outcome: Outcome) -> tuple[Any, ...]:

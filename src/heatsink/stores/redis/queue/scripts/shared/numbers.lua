@@ -26,8 +26,8 @@ local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset',
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
   '/missing', '/record' }
 local IS_LIVE = { ready = true, paused = true, cancelled = true }
-local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE,
+  START = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 
 -- The partition's own numbers ------------------------------------------------------------------
 

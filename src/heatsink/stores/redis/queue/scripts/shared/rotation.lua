@@ -48,14 +48,14 @@ end
 
 local function leave(p)
   if p.at == 'line' then redis.call('ZREM', line_of(p), p.handle) end
-  if p.at == 'sleep' then redis.call('ZREM', SLEEPING, p.handle) end
+  if p.at == 'sleep' or p.at == 'early' then redis.call('ZREM', SLEEPING, p.handle) end
   p.at = ''
   if redis.call('EXISTS', line_of(p)) == 0 then retire(p) end
 end
 
 local function score_of(p)
   local work_s = waiting(p) * cost_of(p) / 1e6
-  return p.info[SUBMITTED] / 1000 + work_s - p.info[PRIORITY] * 1e9
+  return math.max(p.info[SUBMITTED], start_ms(p)) / 1000 + work_s - p.info[PRIORITY] * 1e9
 end
 
 local function start_purse(p)
@@ -80,13 +80,15 @@ local function line_up(p)
   if not p.info[LIMITED] and not purse_of(p).active then start_purse(p) end
 end
 
+-- A part whose start time has not come sleeps as 'early': its items do not count as waiting.
 local function sleep_until(p, due_ms)
   leave(p)
-  p.at = 'sleep'
+  p.at = start_ms(p) > now and 'early' or 'sleep'
   redis.call('ZADD', SLEEPING, due_ms, p.handle)
 end
 
 local function due_ms(p)
+  if start_ms(p) > now and waiting(p) > 0 then return start_ms(p) end
   if p.fresh > 0 or p.suspects > 0 then return now end
   if p.delayed == 0 then return nil end
   return tonumber(redis.call('ZRANGE', p.key .. '/delayed', 0, 0, 'WITHSCORES')[2])

@@ -16,6 +16,9 @@ local parts = {}
 
 local function waiting(p) return p.fresh + p.delayed + p.suspects end
 
+-- When the part's items may start. Parts of older versions have no such time.
+local function start_ms(p) return p.info[START] or 0 end
+
 local function remember(p)
   p.was = { state = p.state, at = p.at, waiting = waiting(p), delayed = p.delayed,
     limited = p.info[LIMITED], packed = p.packed }
@@ -72,7 +75,8 @@ end
 local function keep_gauges(p)
   local was = p.was
   local left = waiting(p)
-  local was_ready, is_ready = was.state == 'ready', p.state == 'ready'
+  local was_ready = was.state == 'ready' and was.at ~= 'early'
+  local is_ready = p.state == 'ready' and p.at ~= 'early'
   local before, after = was_ready and was.waiting or 0, is_ready and left or 0
   meta.in_flight = meta.in_flight + p.running - was.running
   meta.waiting = meta.waiting + after - before
@@ -81,7 +85,7 @@ local function keep_gauges(p)
   if IS_LIVE[p.state] and not IS_LIVE[was.state] then redis.call('ZADD', LIVE, 0, p.handle) end
   if IS_LIVE[was.state] and not IS_LIVE[p.state] then redis.call('ZREM', LIVE, p.handle) end
   if (before > 0) ~= (after > 0) then
-    if after > 0 then redis.call('ZADD', AGES, p.stamp, p.handle)
+    if after > 0 then redis.call('ZADD', AGES, math.max(p.stamp, start_ms(p)), p.handle)
     else redis.call('ZREM', AGES, p.handle) end
   end
   local late_before, late_after = was_ready and was.delayed or 0, is_ready and p.delayed or 0

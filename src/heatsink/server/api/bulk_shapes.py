@@ -1,0 +1,81 @@
+"""The shapes of requests and replies about bulk actions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from heatsink.bulk.batch import Progress, State
+
+from .shapes import Limit, Strict
+
+
+class BulkQuery(Strict, frozen=True):
+    tenant: Annotated[str, Meta(min_length=1, max_length=256)] = "default"
+    priority: Annotated[int, Meta(ge=-1_000, le=1_000)] = 0
+    rate: (
+        Annotated[str, Meta(description="Maximum rate at which items start, such as 500/s.")] | None
+    ) = None
+    on_done: Annotated[
+        str, Meta(description="Action to run with the outcome when the batch ends.")
+    ] = ""
+    spread: bool = True
+    at: (
+        Annotated[
+            datetime, Meta(tz=True, description="Time before which no item starts, with a zone.")
+        ]
+        | None
+    ) = None
+    delay: (
+        Annotated[float, Meta(ge=0, description="Seconds from now on before which no item starts.")]
+        | None
+    ) = None
+
+
+class BatchesQuery(Strict, frozen=True):
+    limit: Limit = 50
+    tenant: Annotated[str, Meta(max_length=256)] = ""
+
+
+class FailuresQuery(Strict, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """An accepted batch: each of its items will run, whichever process crashes."""
+
+    id: str
+    items: int
+    state: State
+
+
+class BatchLine(msgspec.Struct, frozen=True):
+    """A batch. `done`, `failed`, `cancelled` and `lost` count only parts that have ended."""
+
+    id: str
+    action: str
+    tenant: str
+    state: State
+    items: int
+    priority: int
+    rate: str | None
+    submitted: datetime
+    ended: datetime | None
+    reason: str
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    lost: int = 0
+
+
+class Batches(msgspec.Struct, frozen=True):
+    batches: list[BatchLine]
+
+
+class Underway(msgspec.Struct, frozen=True):
+    """The progress of the newest batches that have not ended."""
+
+    progress: list[Progress]
