@@ -38,6 +38,7 @@ time = "iso_text"
 """
 LIMIT = 20.0  # write units a second of a partition; a busy machine sends less than RATE
 RATE = 4 * LIMIT
+SINCE_MS = 100  # messages are dated up to 20 ms before now
 
 
 class World:
@@ -54,7 +55,12 @@ class World:
         subject = subject_in("spread", "ROOM#1")
         with heatsink.connect_sync(self._registry, coordinate=False) as hs:
             hs.pin(subject, buckets=buckets, reason="a test")
-            until(lambda: hs.explain(subject).buckets == buckets)
+
+            def is_spread() -> bool:
+                found = hs.explain(subject)
+                return found.layout.epoch_at(found.now_ms - SINCE_MS).buckets == buckets
+
+            until(is_spread)
 
     def stored(self) -> set[str]:
         return {item["pk"]["S"] for item in self.client.scan(TableName="spread")["Items"]}
