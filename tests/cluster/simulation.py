@@ -32,7 +32,7 @@ CALM_S = 900.0
 STORMY_S = 900.0
 FLAPPING_S = 600.0
 FLAP_S = 60.0
-JUST_NOW_S = 1.0  # between a check and an order, a replica may have been promoted
+JUST_NOW_S = 1.0  # between a check and an order, a node may fail or a replica be promoted
 FOREIGN = "somebody else"
 RULES = SlotRules(rest_s=600.0)
 
@@ -54,6 +54,7 @@ class Cluster:
         self.ends_s: dict[str, float] = {}
         self.by: dict[str, str] = {}
         self.failing: set[str] = set()
+        self.failed_s: dict[str, float] = {}
         self.unconfirmed: set[int] = set()
         self.left: dict[int, set[str]] = {}
         self.made = 0
@@ -79,7 +80,7 @@ class Cluster:
             flags = {"master", *(["fail?"] if id in self.failing else [])}
             owned = tuple((slot, slot) for slot, owner in self.owner.items() if owner == id)
             nodes.append(Node(id, id, 1, frozenset(flags), "", 1, True, owned))
-        failing = ", ".join(sorted(self.failing & {*self.primaries}))
+        failing = ", ".join(sorted(self._failing_primaries()))
         return Topology(tuple(nodes), f"{failing} is failing" if failing else "")
 
     async def snapshot(self, _: Topology, __: Mapping[str, float]) -> Snapshot:
@@ -115,23 +116,27 @@ class Cluster:
             self.events["answers to start were lost"] += 1
             raise Unavailable("the answer was lost")
 
+    def _failing_primaries(self) -> set[str]:
+        return self.failing & {*self.primaries}
+
     def _check_start(self, move: Move) -> None:
+        now_s = self.clock.monotonic_s()
         if self.running:
             raise Violation("a migration began beside another one")
-        if self.failing & {*self.primaries}:
+        if any(now_s - self.failed_s[node] >= JUST_NOW_S for node in self._failing_primaries()):
             raise Violation("slots moved while a node was failing")
         if self.unconfirmed:
             raise Violation("a migration began before the last one was confirmed")
         if {self.owner[slot] for slot in move.slots} != {move.source}:
             raise Unavailable("the source does not own these slots")
         if move.target not in self.primaries:
-            if self.clock.monotonic_s() - self.demoted_s[move.target] < JUST_NOW_S:
+            if now_s - self.demoted_s[move.target] < JUST_NOW_S:
                 raise Unavailable("the target is no primary any more")
             raise Violation("slots were to move to a node that is gone")
         for slot in move.slots:
             if self.is_steady and not self.flaps and move.target in self.left.get(slot, ()):
                 raise Violation(f"slot {slot} went back although the load was steady")
-            if self.clock.monotonic_s() - self.moved_s.get(slot, -RULES.rest_s) < RULES.rest_s - 1:
+            if now_s - self.moved_s.get(slot, -RULES.rest_s) < RULES.rest_s - 1:
                 raise Violation(f"slot {slot} moved again before it had rested")
 
     async def cancel(self, source: str, _: Topology) -> None:
@@ -200,6 +205,8 @@ class Cluster:
 
     def _fail(self) -> None:
         node = self.rng.choice(self.primaries)
+        if node not in self.failing:
+            self.failed_s[node] = self.clock.monotonic_s()
         self.failing.add(node)
         self.events["nodes failed"] += 1
         later_s = self.rng.uniform(1, 30)
