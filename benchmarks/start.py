@@ -21,7 +21,7 @@ from heatsink.registry.decisions import BUCKETS, Snapshot, for_key
 from heatsink.registry.layouts import Layout
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
-from heatsink.stores.dynamodb.table import KEYS, decision_value, epochs_value, key, number
+from heatsink.stores.dynamodb.table import decision_value, epochs_value, key, keys_shard, number
 
 from .clients import CLOCK, FOUNDING, sqlite_url, stores_at
 from .dynamodb import TABLE, running_engine
@@ -83,7 +83,7 @@ async def fill_engine(endpoint: str, kept: Snapshot) -> str:
 def _item(kept: Snapshot, name: str) -> dict[str, object]:
     layout = kept.layouts[name]
     return {
-        **key(KEYS, name.encode()),
+        **key(keys_shard(name), name.encode()),
         "epochs": epochs_value(layout),
         "last": number(layout.epochs[-1].start_ms),
         "decision": decision_value(kept.reasons[name]),

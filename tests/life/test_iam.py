@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from heatsink.server.commands.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.client import DynamoClient, Item, Result
+from heatsink.stores.dynamodb.table import KEYS, LOG, PINS
 from tests.spread.test_log import everything, spread
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "aws.md"
@@ -45,12 +47,13 @@ def applies(statement: dict[str, Any], use: Use) -> bool:
     if f"dynamodb:{use.action}" not in statement["Action"]:
         return False
     for operator, condition in statement.get("Condition", {}).items():
-        named = set(condition["dynamodb:LeadingKeys"])
-        if operator == "ForAllValues:StringEquals":
+        named = condition["dynamodb:LeadingKeys"]
+        hits = [any(fnmatchcase(key, pattern) for pattern in named) for key in use.keys]
+        if operator == "ForAllValues:StringLike":
             assert use.keys, "an absent key would pass: name actions that have it"
-            return use.keys <= named
-        assert operator == "ForAnyValue:StringEquals"
-        return bool(use.keys & named)
+            return all(hits)
+        assert operator == "ForAnyValue:StringLike"
+        return any(hits)
     return True
 
 
@@ -147,7 +150,7 @@ async def test_an_app_server_does_its_work(url: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"])
-@pytest.mark.parametrize("partition", ["%log", "%keys", "%pins"])
+@pytest.mark.parametrize("partition", [LOG[0], LOG[-1], KEYS[0], KEYS[-1], PINS])
 def test_an_app_server_decides_nothing(action: str, partition: str) -> None:
     assert not allows("App server", Use(action, frozenset([partition])))
 

@@ -19,7 +19,7 @@ from heatsink.registry.decisions import FORMAT, Snapshot
 from heatsink.server.commands.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
-from heatsink.stores.dynamodb.table import binary, key, number
+from heatsink.stores.dynamodb.table import binary, key, keys_shard, log_shard, number
 from tests.spread.test_log import spread
 
 CLOCK = SystemClock()
@@ -83,9 +83,9 @@ def dynamodb_items(meta: Json, entry: Json) -> list[Json]:
     fields = {names.get(name, name): _attribute(value) for name, value in meta.items()}
     return [
         {**key("%meta", b"\0"), **fields},
-        {**key("%log", entry["version"].to_bytes(8, "big")), "entry": text},
+        {**key(log_shard(entry["version"]), entry["version"].to_bytes(8, "big")), "entry": text},
         {**key("conv", b"\x20"), **shared},
-        {**key("%keys", b"conv"), **shared},
+        {**key(keys_shard("conv"), b"conv"), **shared},
     ]
 
 

@@ -22,14 +22,14 @@ from heatsink.client.settings import Settings
 from heatsink.emulator.engine import API, Engine
 from heatsink.emulator.rows import Row
 from heatsink.emulator.settings import EngineSettings
-from heatsink.errors import Throttled
+from heatsink.errors import Throttled, Unavailable
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.registry.decisions import LogEntry, Meta, Reading
 from heatsink.stores.dynamodb import stores_over
 from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials, Item, Result, Turns
 from heatsink.stores.dynamodb.connections import Answer as HttpAnswer
 from heatsink.stores.dynamodb.registry import _meta_of
-from heatsink.stores.dynamodb.table import META, NOTHING, DynamoTable
+from heatsink.stores.dynamodb.table import LOG, META, NOTHING, DynamoTable, binary
 from heatsink.stores.dynamodb.wire.keys import Key
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.memory.messages import MemoryBus
@@ -45,6 +45,7 @@ from .nodes import Node
 from .relay import UnreliableRedis
 
 TABLE = "heatsink"
+TRIMS_MAX = 20
 Answer = tuple[int, Mapping[str, str], bytes]
 
 
@@ -189,11 +190,25 @@ class DynamoBackend:
 
     async def close(self) -> dict[str, int]:
         self._check_engine()
+        await self._check_trim()
         if self._tending is not None:
             self._tending.cancel()
         [report] = self._engine.partitions()
         done = Counter(event.what for event in report.events if event.done)
         return {**done, "throttles": sum(report.throttles.values())}
+
+    async def _check_trim(self) -> None:
+        """What is trimmed is no longer in any shard of the log, where `log` might pass it over."""
+        version = (await self.stores.registry.meta()).meta.version
+        for _ in range(TRIMS_MAX):
+            try:
+                await self.stores.registry.trim(version)
+                break
+            except Unavailable:  # throttled in the middle of a batch
+                await self._clock.sleep(1.0)
+        left = await self._table.everything(LOG, binary(NOTHING), binary(b"\xff" * 4))
+        if len(left) > 1:
+            raise Violation(f"{len(left)} versions are in the log, trimmed to one")
 
     def _check_engine(self) -> None:
         if self._tending is not None and self._tending.done():

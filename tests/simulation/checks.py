@@ -76,6 +76,23 @@ async def check_rows(stores: Stores, history: History) -> None:
         raise Violation(f"{min(kept - places.keys())!r} was acknowledged and is not stored")
 
 
+async def check_registry(stores: Stores) -> None:
+    """Invariants 2 and 3 on what processes read when they start or fall behind.
+
+    They find the layouts that readers of the keys find, and a log without a gap up to META.
+    """
+    registry = stores.registry
+    snapshot = await registry.snapshot()
+    for key, layout in snapshot.layouts.items():
+        if layout != await registry.layout(key):
+            raise Violation(f"a process that starts finds {layout} for {key}, its readers another")
+    versions = [entry.version for entry in await registry.log(0, snapshot.version)]
+    if versions != list(range(snapshot.version - len(versions) + 1, snapshot.version + 1)):
+        raise Violation(f"the log has a gap below version {snapshot.version}: {versions}")
+    if snapshot.version and not versions:
+        raise Violation(f"version {snapshot.version} is not in the log")
+
+
 class RegistryAudit:
     """Invariant 5: watches the store's registry from the inside, at every change."""
 

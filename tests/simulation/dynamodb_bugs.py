@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import Any
 from unittest.mock import patch
 
-from heatsink.registry.decisions import LogEntry, Reading
+from msgspec import structs
+
+from heatsink.registry.decisions import LogEntry, Reading, Snapshot
 from heatsink.spread.store import Running
 from heatsink.stores.dynamodb import counters, registry
 from heatsink.stores.dynamodb import log as puts
@@ -14,7 +17,7 @@ from heatsink.stores.dynamodb.client import Item
 from heatsink.stores.dynamodb.counters import DynamoCounters
 from heatsink.stores.dynamodb.log import DynamoLog
 from heatsink.stores.dynamodb.registry import DynamoRegistry
-from heatsink.stores.dynamodb.table import SHARE, TOKEN, key, number
+from heatsink.stores.dynamodb.table import KEYS, LOG, SHARE, TOKEN, DynamoTable, key, number
 from tests.emulator.simulation.bugs import BUGS as ENGINE_BUGS
 from tests.planted import Bugs
 
@@ -112,6 +115,61 @@ def the_closed_time_is_set_whatever_it_was() -> Iterator[None]:
         )
 
     with patch.object(DynamoRegistry, "advance", advance):
+        yield
+
+
+@bug
+def a_snapshot_skips_shards() -> Iterator[None]:
+    """A process that starts does not know of all keys that were ever spread."""
+    with patch.object(registry, "KEYS", KEYS[::2]):
+        yield
+
+
+@bug
+def a_snapshot_reads_its_version_last() -> Iterator[None]:
+    """Shards that were read before a commit lack its epochs, and its version says otherwise."""
+    snapshot = DynamoRegistry.snapshot
+
+    async def late(self: DynamoRegistry) -> Snapshot:
+        found = await snapshot(self)
+        return structs.replace(found, version=(await self.meta()).meta.version)
+
+    with patch.object(DynamoRegistry, "snapshot", late):
+        yield
+
+
+@bug
+def a_copy_is_put_into_another_shard_each_time() -> Iterator[None]:
+    """As with Python's own hash, which differs between processes. Old copies stay behind."""
+    shards = cycle(KEYS)
+    with patch.object(registry, "keys_shard", lambda _: next(shards)):
+        yield
+
+
+@bug
+def a_read_of_the_log_asks_one_shard() -> Iterator[None]:
+    log, everything = DynamoRegistry.log, DynamoTable.everything
+
+    async def one(self: DynamoTable, shards: Sequence[str], *between: Item) -> list[Item]:
+        return await everything(self, shards[:1], *between)
+
+    async def read(self: DynamoRegistry, after: int, upto: int) -> list[LogEntry]:
+        with patch.object(DynamoTable, "everything", one):
+            return await log(self, after, upto)
+
+    with patch.object(DynamoRegistry, "log", read):
+        yield
+
+
+@bug
+def only_one_shard_of_the_log_is_trimmed() -> Iterator[None]:
+    trim = DynamoRegistry.trim
+
+    async def trim_one(self: DynamoRegistry, below: int) -> None:
+        with patch.object(registry, "LOG", LOG[:1]):
+            await trim(self, below)
+
+    with patch.object(DynamoRegistry, "trim", trim_one):
         yield
 
 

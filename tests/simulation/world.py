@@ -352,6 +352,7 @@ class World:
             await node.clock.awake()
             await self._check_service(node)
         await checks.check_rows(self.backend.stores, self.history)
+        await checks.check_registry(self.backend.stores)
         self.history.store_changes = await self.backend.close()
         if self.violation:
             raise self.violation

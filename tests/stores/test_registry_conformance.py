@@ -118,6 +118,16 @@ async def test_trimming_forgets_the_log_but_not_what_it_said(founded: Stores) ->
     assert len((await founded.registry.layout("k")).later) == 3
 
 
+async def test_the_log_comes_in_order_however_it_is_stored(founded: Stores) -> None:
+    registry, versions = founded.registry, range(1, 21)
+    for version in versions:
+        await registry.append(pin(version, version), None)
+    assert [e.version for e in await registry.log(0, 20)] == list(versions)
+    assert [e.version for e in await registry.log(6, 17)] == list(versions[6:17])
+    await registry.trim(12)
+    assert [e.version for e in await registry.log(0, 20)] == list(versions[11:])
+
+
 async def test_one_of_two_rivals_leads(founded: Stores) -> None:
     seen = (await founded.lease.meta()).meta
     bids = [founded.lease.lead(seen, name, 5) for name in ("a", "b")]

@@ -13,11 +13,11 @@ from heatsink.primitives.clock import SystemClock
 from heatsink.server.commands.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import DynamoAddress, parse
-from heatsink.stores.dynamodb.table import EPOCHS, KEYS, key
+from heatsink.stores.dynamodb.table import EPOCHS, key, keys_shard
 from tests.spread.test_log import spread
 
 CLOCK = SystemClock()
-HALVES = {"the key's own": key("conv", EPOCHS), "the copy": key(KEYS, b"conv")}
+HALVES = {"the key's own": key("conv", EPOCHS), "the copy": key(keys_shard("conv"), b"conv")}
 
 
 @pytest.fixture

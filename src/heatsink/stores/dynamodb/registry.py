@@ -32,7 +32,9 @@ from .table import (
     epochs_value,
     integer,
     key,
+    keys_shard,
     layout_of,
+    log_shard,
     number,
     ours,
     sort_of,
@@ -158,11 +160,16 @@ class DynamoRegistry:
         raise Outdated("another commit came first: retry")
 
     async def log(self, after: int, upto: int) -> list[LogEntry]:
+        """Read the shards of these versions. Entries below a gap are left out.
+
+        `upto` is committed, so strong reads find all entries, unless `trim` has deleted them. While
+        a trim runs, it has deleted entries in some shards and not yet in others.
+        """
         low, high = binary(_version_key(after + 1)), binary(_version_key(upto))
-        if upto <= after:
-            return []
-        items = await self._table.everything(LOG, low, high)
-        return [_ENTRY.decode(item["entry"]["S"]) for item in items]
+        shards = [log_shard(version) for version in range(after + 1, upto + 1)[: len(LOG)]]
+        items = await self._table.everything(shards, low, high)
+        entries = [_ENTRY.decode(item["entry"]["S"]) for item in items]
+        return _without_gaps(sorted(entries, key=lambda entry: entry.version))
 
     async def layout(self, name: str) -> Layout:
         return layout_of(await self._rows.get(_epochs_key(name), consistent=True))
@@ -177,7 +184,7 @@ class DynamoRegistry:
         commits. Later commits do no harm, since a process skips an epoch that its copy already has.
         """
         version = (await self.meta()).meta.version
-        pins = await self._table.everything(PINS, FIRST, LAST)
+        pins = await self._table.everything([PINS], FIRST, LAST)
         layouts: dict[str, Layout] = {}
         reasons: dict[str, str] = {}
         epochs = EpochMaker()
@@ -200,9 +207,8 @@ class DynamoRegistry:
         META is written last, so processes see the old incarnation until all else is in place.
         Attributes of META that this release does not know stay unchanged.
         """
-        for partition in (KEYS, PINS, LOG):
-            items = await self._table.everything(partition, FIRST, LAST)
-            await self._table.delete_all(items)
+        items = await self._table.everything([*KEYS, PINS, *LOG], FIRST, LAST)
+        await self._table.delete_all(items)
         for name, layout in snapshot.layouts.items():
             for item in _layout_items(name, layout, snapshot.reasons[name]):
                 await self._table.call("PutItem", {"Item": item})
@@ -221,7 +227,7 @@ class DynamoRegistry:
         while True:
             items, start = await self._table.page("Scan", request, start)
             for item in items:
-                if item["p"]["S"] != KEYS:
+                if item["p"]["S"] not in KEYS:
                     yield key_of(item["p"]["S"])[0], layout_of(item)
             if start is None:
                 return
@@ -259,6 +265,14 @@ def _name_of(item: Item) -> str:
     return sort_of(item).decode()
 
 
+def _without_gaps(entries: list[LogEntry]) -> list[LogEntry]:
+    """Return the newest entries, down to the first version that is missing."""
+    for n in range(len(entries) - 1, 0, -1):
+        if entries[n].version != entries[n - 1].version + 1:
+            return entries[n:]
+    return entries
+
+
 def _raise_version(entry: LogEntry, term: int | None) -> Item:
     conditions = ["v = :before"]
     values = {":before": number(entry.version - 1), ":v": number(entry.version)}
@@ -281,14 +295,14 @@ def _raise_version(entry: LogEntry, term: int | None) -> Item:
 
 def _put_log(entry: LogEntry) -> Item:
     item = {
-        **key(LOG, _version_key(entry.version)),
+        **key(log_shard(entry.version), _version_key(entry.version)),
         "entry": {"S": msgspec.json.encode(entry).decode()},
     }
     return {"Put": {"Item": item, "ConditionExpression": "attribute_not_exists(p)"}}
 
 
 def _layout_items(name: str, layout: Layout, decision: Decision) -> list[Item]:
-    """Return the two items of a key's layout: EPOCHS(key) and its copy in %keys.
+    """Return the two items of a key's layout: EPOCHS(key) and its copy in a shard of %keys.
 
     EPOCHS(key) is stored with the key's rows. From %keys, a process reads the layouts of all keys
     when it starts.
@@ -298,7 +312,7 @@ def _layout_items(name: str, layout: Layout, decision: Decision) -> list[Item]:
         "last": number(layout.epochs[-1].start_ms),
         "decision": decision_value(decision),
     }
-    return [{**_epochs_key(name), **shared}, {**key(KEYS, name.encode()), **shared}]
+    return [{**_epochs_key(name), **shared}, {**key(keys_shard(name), name.encode()), **shared}]
 
 
 def _append_epoch(layout: Layout, decision: Decision, start_ms: int) -> list[Item]:

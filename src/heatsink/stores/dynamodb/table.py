@@ -11,20 +11,26 @@ An item has a partition key `p` and a binary sort key `s`. The first byte of `s`
     conv_abc123       0x20               EPOCHS(key), above every row: a newest-first query of the
                                          bare key returns it at no extra cost
     %meta             0x00               META: closed time, version, term, secret
-    %log              version            LOG(version)
-    %keys, %pins      key                all layouts and pins, read when a process starts
+    %log#0 … %log#7   version            LOG(version), in the shard `version` modulo 8
+    %keys#0 … #15     key                all layouts, in 16 shards by a hash of the key
+    %pins             key                all pins; read with all layouts when a process starts
 
 In the key of an application, `%` is stored as `%25`. So no such key can collide with %meta, %log,
 %keys or %pins.
+
+A physical partition takes 1,000 write units a second, and a key that is spread costs two units in
+%keys and about half a unit in %log. Without shards, DynamoDB would spread 500 keys a second.
 """
 
 from __future__ import annotations
 
 import asyncio
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -39,7 +45,9 @@ from .client import DynamoClient, Item, Result, Turns, decode
 Read = TypeVar("Read")
 
 TOKEN, SHARE, ROW, EPOCHS = b"\x05", b"\x06", b"\x10", b"\x20"
-META, LOG, KEYS, PINS = "%meta", "%log", "%keys", "%pins"
+META, PINS = "%meta", "%pins"
+LOG = tuple(f"%log#{shard}" for shard in range(8))
+KEYS = tuple(f"%keys#{shard}" for shard in range(16))
 NOTHING = b"\x00"
 ID_BYTES = (8, 16)
 
@@ -58,6 +66,7 @@ DELETE_AT_ONCE = 25
 INSIST_S = 1.0  # shorter than a lease, so that a leader keeps its lease while it retries
 INSIST_PAUSE_S = 0.02
 REGISTRY_CONNECTIONS_MAX = 16
+PAGES_AT_ONCE = 4  # more would arrive in one turn of the event loop, and hold it
 
 
 def binary(value: bytes) -> Item:
@@ -70,6 +79,16 @@ def number(value: int) -> Item:
 
 def key(partition: str, sort: bytes) -> Item:
     return {"p": {"S": partition}, "s": binary(sort)}
+
+
+def log_shard(version: int) -> str:
+    """Return the partition key that holds this version of the log."""
+    return LOG[version % len(LOG)]
+
+
+def keys_shard(name: str) -> str:
+    """Return the partition key that holds the copy of this key's layout."""
+    return KEYS[crc32(name.encode()) % len(KEYS)]
 
 
 def sort_of(item: Item) -> bytes:
@@ -178,7 +197,7 @@ class _Pairs(msgspec.Struct, gc=False):
 
 
 class KeptLayout(msgspec.Struct, gc=False):
-    """An item of `%keys`: the layout of the key `s`, and the decision behind it."""
+    """An item of a `%keys` shard: the layout of the key `s`, and the decision behind it."""
 
     s: _Bytes
     epochs: _Pairs
@@ -258,31 +277,48 @@ class DynamoTable:
         body = (await self.call(operation, request, decode)).body
         return body["Items"], body.get("LastEvaluatedKey")
 
-    async def everything(self, partition: str, low: Item, high: Item) -> list[Item]:
-        """Return all items of a partition key with sort keys from `low` to `high`, consistently."""
-        return [item async for page in self.pages(partition, low, high) for item in page]
+    async def everything(self, partitions: Sequence[str], low: Item, high: Item) -> list[Item]:
+        """Return all items of these partition keys with sort keys from `low` to `high`.
+
+        The reads are strongly consistent.
+        """
+        return [item async for page in self.pages(partitions, low, high) for item in page]
 
     async def pages(
-        self, partition: str, low: Item, high: Item, decode: Decode = decode
+        self, partitions: Sequence[str], low: Item, high: Item, decode: Decode = decode
     ) -> AsyncIterator[list[Any]]:
         """Yield the items of `everything` page by page, decoded by `decode`.
 
-        While the caller works on a page, the next page is already requested.
+        While the caller works on a page, the next pages are already requested. The pages of
+        different partition keys may come in any order.
         """
-        request = {
-            "KeyConditionExpression": "p = :p AND s BETWEEN :low AND :high",
-            "ExpressionAttributeValues": {":p": {"S": partition}, ":low": low, ":high": high},
-            "ConsistentRead": True,
-        }
-        found, start = await self.page("Query", request, None, decode)
-        while start is not None:
-            following = asyncio.ensure_future(self.page("Query", request, start, decode))
-            try:
+
+        def ask(partition: str, start: Item | None) -> asyncio.Future[Any]:
+            values = {":p": {"S": partition}, ":low": low, ":high": high}
+            request = {
+                "KeyConditionExpression": "p = :p AND s BETWEEN :low AND :high",
+                "ExpressionAttributeValues": values,
+                "ConsistentRead": True,
+            }
+            return asyncio.ensure_future(self.page("Query", request, start, decode))
+
+        waiting = deque(partitions)
+        asked: deque[tuple[str, asyncio.Future[Any]]] = deque()
+        try:
+            while waiting or asked:
+                while waiting and len(asked) < PAGES_AT_ONCE:
+                    partition = waiting.popleft()
+                    asked.append((partition, ask(partition, None)))
+                partition, answer = asked[0]
+                found, start = await answer
+                asked.popleft()
+                if start is not None:
+                    asked.append((partition, ask(partition, start)))
                 yield found
-                found, start = await following
-            finally:
-                following.cancel()
-        yield found
+        finally:
+            for _, answer in asked:
+                answer.cancel()
+            await asyncio.gather(*(answer for _, answer in asked), return_exceptions=True)
 
     async def write_together(self, writes: list[Item]) -> tuple[float, int | None]:
         """Write in one transaction. A write is `{"Put" | "Update" | "Delete" | …: request}`.
