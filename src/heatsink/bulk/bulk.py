@@ -29,12 +29,24 @@ from .batch import (
     parse_rate,
 )
 from .moving import MoveProgress, Mover
-from .options import PRIORITY_MAX, TEXT_MAX, BatchOptions, check_id, check_options
 from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
 from .reconcile import Opening, Patience, Reconciler, is_odd
 from .settings import PARTITIONS_MAX, BulkSettings
 from .store import PartCounts, PartState, QueueStores, Verb
-from .submit import LEFT_BEHIND, Fingerprint, Submission, give_up, hand, is_left_behind, lane_of
+from .submit import (
+    LEFT_BEHIND,
+    PRIORITY_MAX,
+    TEXT_MAX,
+    BatchOptions,
+    Fingerprint,
+    Submission,
+    check_id,
+    check_options,
+    give_up,
+    hand,
+    is_left_behind,
+    lane_of,
+)
 
 FAILURES_PAGE = 500
 LIST_MAX = 1_000

@@ -12,8 +12,8 @@ from typing import Any, Unpack
 from heatsink.bulk.batch import Batch, Failure, Progress
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.moving import MoveProgress
-from heatsink.bulk.options import BatchOptions
 from heatsink.bulk.plan import PartitionPlace, QueuePlan
+from heatsink.bulk.submit import BatchOptions
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.deployment import DeploymentSettings, SettingInForce
 from heatsink.client.heatsink import Heatsink

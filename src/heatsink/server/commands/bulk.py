@@ -23,9 +23,9 @@ from heatsink.bulk.batch import Progress as BatchProgress
 from heatsink.bulk.bulk import LIST_MAX, Bulk
 from heatsink.bulk.changes import NO_WORKER
 from heatsink.bulk.moving import told
-from heatsink.bulk.options import PRIORITY_MAX
 from heatsink.bulk.plan import NUMBERS_MAX, PartitionPlace, place_in
 from heatsink.bulk.settings import PARTITIONS_MAX
+from heatsink.bulk.submit import PRIORITY_MAX
 from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
 from heatsink.primitives.checks import shown, shown_url
