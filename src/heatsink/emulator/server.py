@@ -60,23 +60,18 @@ _PAGE_HEAD = (
 class EngineConnection(WireConnection):
     """A connection that also serves pages of this machine, in a browser (CORS)."""
 
-    def on_message_complete(self) -> None:
-        if self._origin and self.parser.get_method() == b"OPTIONS":
-            self._stirred = True
-            if self._in_head:
-                self._take_head()
-            refusal = self._server.refusal_of(self._host, self._origin)
-            if refusal is None:
-                self.send(PREFLIGHT)
-            else:
-                self.turn_away(*refusal)
-            return
-        super().on_message_complete()
+    def _is_allowed(self) -> bool:
+        if not self._origin or self.parser.get_method() != b"OPTIONS":
+            return super()._is_allowed()
+        refusal = self._server.refusal_of(self._host, self._origin)
+        if refusal is None:
+            self.send(PREFLIGHT)
+        else:
+            self.turn_away(*refusal)
+        return False
 
-    def send(self, answer: bytes) -> None:
-        if self._origin:
-            answer = for_origin(answer, self._origin)
-        super().send(answer)
+    def _for_page(self, answer: bytes) -> bytes:
+        return for_origin(answer, self._origin)
 
     def turn_away(self, status: int, detail: str) -> None:
         self._origin = b""

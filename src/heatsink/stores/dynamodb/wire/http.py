@@ -277,11 +277,17 @@ class WireConnection(asyncio.Protocol, Bounded):
     def send(self, answer: bytes) -> None:
         if not self._is_open or self.transport.is_closing():
             return
+        if self._origin:
+            answer = self._for_page(answer)
         if self._is_last or not self.parser.should_keep_alive():
             self.transport.write(_last(answer))
             self.transport.close()
         else:
             self.transport.write(answer)
+
+    def _for_page(self, answer: bytes) -> bytes:
+        """Return the answer as a page in a browser gets it."""
+        return answer
 
     def turn_away(self, status: int, detail: str) -> None:
         """Refuse a request because of its host or origin."""
