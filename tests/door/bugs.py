@@ -147,6 +147,23 @@ def a_transaction_checks_under_the_bare_key() -> AbstractContextManager[object]:
     return patch.object(many, "_placed_action", placed)
 
 
+def a_transaction_shows_half_of_another() -> AbstractContextManager[object]:
+    """The places of the items are final, even if the view lacked one of them."""
+
+    class Always(list[Any]):
+        __hash__ = None
+
+        def __eq__(self, _: object) -> bool:
+            return True
+
+    right = many._spots
+
+    def spots(wanted: Any) -> Any:
+        return Always((yield from right(wanted)))
+
+    return patch.object(many, "_spots", spots)
+
+
 def an_item_has_another_place_for_updates() -> AbstractContextManager[object]:
     right = items.write_item
 
@@ -254,6 +271,7 @@ BUGS: list[Bug] = [
     a_condition_is_checked_under_the_bare_key,
     a_delete_goes_to_the_bare_key,
     a_transaction_checks_under_the_bare_key,
+    a_transaction_shows_half_of_another,
     an_item_has_another_place_for_updates,
     a_lost_update_is_sent_again,
     a_condition_on_the_key_sees_the_bucket_s_name,

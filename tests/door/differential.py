@@ -80,7 +80,7 @@ class Differential:
         self.count += 1
         self.spread += self._touches_spread(msgspec.json.encode(parameters).decode())
         if operation == "Scan" or parameters.get("IndexName") == "by-kind":
-            self._compare_pages(operation, parameters, process)
+            self.compare_pages(operation, parameters, process)
         elif operation == "Query":
             self._compare_query(parameters, process)
         else:
@@ -96,7 +96,7 @@ class Differential:
         self.errors += "error" in plain
         if plain.get("error") == REUSED and found.get("error") == "ValidationException":
             return plain  # a wrong expression with a token of another request: either error is due
-        assert _comparable(found) == _comparable(plain), (operation, parameters)
+        assert comparable(found) == comparable(plain), (operation, parameters)
         return plain
 
     def _compare_query(self, parameters: Body, process: Process) -> None:
@@ -112,7 +112,7 @@ class Differential:
                 self.world.renew(process)
             parameters = {**parameters, "ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
-    def _compare_pages(self, operation: str, parameters: Body, process: Process) -> None:
+    def compare_pages(self, operation: str, parameters: Body, process: Process) -> None:
         plain = _all_segments(self.world.plain.send, operation, parameters)
         found = _all_segments(process.send, operation, parameters)
         assert found == plain, (operation, parameters)
@@ -169,7 +169,7 @@ def _ordered(value: Any) -> Any:
     return value
 
 
-def _comparable(answer: Body) -> Body:
+def comparable(answer: Body) -> Body:
     """Return an answer without its costs, which differ, and with batches in one order."""
     shown = {name: value for name, value in answer.items() if name != "ConsumedCapacity"}
     if "ConsumedCapacity" in answer:

@@ -5,6 +5,9 @@ answers get lost, processes die between two calls, layouts change, views are sta
 processes try to start with another declaration of the table. Every operation leaves its mark in the
 history of the items that it touched. `linearizable` then looks for an order of the operations on an
 item that explains all answers.
+
+Some items are twins: only transactions write them, always both, with the same value. So each
+transaction that reads both must find the same value in both.
 """
 
 from __future__ import annotations
@@ -126,6 +129,7 @@ class Simulation:
         self.applied = 0
         self._numbers = iter(range(10**9))
         self._items: list[Body] = []
+        self._twins: list[tuple[Body, Body]] = []
 
     def _client(self) -> Client:
         world = self.world
@@ -170,10 +174,13 @@ class Simulation:
         return dict(key)
 
     def _start(self, client: Client) -> None:
-        rng, key = self.rng, self._key()
-        what = rng.choice(["put", "create", "add", "add", "delete", "get", "get", "query", "pay"])
-        value = f"v{next(self._numbers)}"
-        events, operation, given = self._request(what, key, value)
+        rng, value = self.rng, f"v{next(self._numbers)}"
+        usual = ["put", "create", "add", "add", "delete", "get", "get", "query", "pay"]
+        what = rng.choice([*usual, "both", "look", "look"])
+        if what in ("both", "look"):
+            events, operation, given = self._on_twins(what, value)
+        else:
+            events, operation, given = self._request(what, self._key(), value)
         for name, event in events.items():
             self.history.setdefault(name, []).append(event)
         parameters = given if operation.startswith("Transact") else {"TableName": TABLE, **given}
@@ -219,6 +226,25 @@ class Simulation:
             ]
             return events, "TransactWriteItems", {"TransactItems": actions}
         return self._query(key)
+
+    def _on_twins(self, what: str, value: str) -> tuple[dict[str, Event], str, Body]:
+        """Write both items of a pair in one transaction, or read both in one."""
+        if not self._twins or self.rng.random() < 0.2:
+            self._twins.append((self._new_twin(-20, 0), self._new_twin(-20, 300)))
+        pair = self.rng.choice(self._twins[-2:])
+        kind = "put" if what == "both" else "get"
+        events = {name_of(key): Event(kind, value, self.now) for key in pair}
+        if what == "look":
+            actions = [{"Get": {"TableName": TABLE, "Key": key}} for key in pair]
+            return events, "TransactGetItems", {"TransactItems": actions}
+        items = [{**key, "v": {"S": value}, "n": {"N": "0"}} for key in pair]
+        actions = [{"Put": {"TableName": TABLE, "Item": item}} for item in items]
+        return events, "TransactWriteItems", {"TransactItems": actions}
+
+    def _new_twin(self, from_ms: int, to_ms: int) -> Body:
+        time_ms = self.world.registry.closed_ms + self.rng.randint(from_ms, to_ms)
+        sort = f"MSG#{text_of(time_ms)}#twin{next(self._numbers)}"
+        return {"pk": {"S": self.rng.choice(KEYS)}, "sk": {"S": sort}}
 
     def _query(self, key: Body) -> tuple[dict[str, Event], str, Body]:
         """Read a whole collection in pages: it reads each of its items once."""
@@ -273,6 +299,10 @@ class Simulation:
                 self._begin(client, running)
                 return
             results = {name: running.rows.get(name) for name in running.events}
+        elif running.operation == "TransactGetItems":
+            found = [seen(one["Item"]) if "Item" in one else None for one in answer["Responses"]]
+            assert found[0] == found[1], f"half of a transaction: {running.parameters} {found}"
+            results = dict(zip(running.events, found, strict=True))
         else:
             results = {name: _result(event, answer) for name, event in running.events.items()}
         for name, event in running.events.items():

@@ -17,11 +17,12 @@ from heatsink.registry.decisions import View
 from heatsink.stores.dynamodb.wire.errors import EngineError
 
 from .declaration import SpreadTable
+from .forms import as_read, checked_form
 from .items import TARGETS, check_append_only, get_item, write_item
 from .keys import TAG
 from .many import batch_get, batch_write, transact_get, transact_write
 from .places import Places
-from .protocol import OURS, Body, Reach, Steps, WireError, of_engine, refusal
+from .protocol import OURS, Body, Call, Reach, Steps, WireError, checked, of_engine, refusal
 from .queries import key_of, query
 from .scans import page_of_index, scan
 
@@ -86,6 +87,48 @@ class Core:
             return self.observed(_refused(operation, places.table.name))
         return start(self, places, parameters, size)
 
+    def _adapted(self, operation: str, parameters: Body, make: Callable[[], Steps]) -> Steps | None:
+        """Return the steps that `make` makes, or those of the request as DynamoDB reads it.
+
+        Raises `WireError` if the form of the request is wrong.
+        """
+        try:
+            read = checked_form(operation, parameters)
+        except EngineError as error:
+            raise of_engine(error) from None
+        if read is not parameters:
+            return self.begin(operation, read)
+        return self.observed(self._as_read(operation, parameters, make()))
+
+    def _as_read(self, operation: str, parameters: Body, steps: Steps) -> Steps:
+        """Return the same steps. If they fail, try the request as DynamoDB reads it.
+
+        The inside of attribute values is checked only now. No write was sent so far.
+        """
+        try:
+            return (yield from steps)
+        except EngineError:
+            read = as_read(operation, parameters)
+            if read == parameters:
+                raise
+        again = self.begin(operation, read)
+        if again is not None:
+            return (yield from again)
+        [answer] = checked((yield [Call(operation, read)]))
+        return dict(answer)
+
+    def _reread(self, operation: str, parameters: Body, size: int) -> Steps | None:
+        """Begin a request whose key was not understood, as DynamoDB reads it.
+
+        Returns None if the key does not fit the table: then DynamoDB refuses the request. Raises
+        `WireError` if the form of the request is wrong.
+        """
+        try:
+            read = as_read(operation, parameters)
+        except EngineError as error:
+            raise of_engine(error) from None
+        return None if read == parameters else self.begin(operation, read, size)
+
     def observed(self, steps: Steps) -> Steps:
         """Return the same steps, which are counted, with the evaluator's errors as responses."""
         try:
@@ -111,23 +154,33 @@ class Core:
         start = MANY.get(operation)
         if start is None:
             return self.observed(_refused(operation, next(iter(named.values())).table.name))
-        self._count(operation, named, parameters, size)
-        return self.observed(start(named, parameters))
+        try:
+            read = checked_form(operation, parameters)
+            if not self._count(operation, named, read, size):
+                read = as_read(operation, read)
+        except EngineError as error:
+            raise of_engine(error) from None
+        steps = start(named, read)
+        return self.observed(self._as_read(operation, read, steps))
 
     def _named(self, operation: str, parameters: Body) -> dict[str, Places]:
         """Return the declared tables that a request names, by the names that it uses."""
         if operation in PARTIQL:
             text = str(parameters)
             return {name: places for name, places in self.places.items() if name in text}
-        tables = ((name, self.places.get(table_of(name))) for name in _names_in(parameters))
+        tables = ((name, self.places.get(table_of(name))) for name in names_in(parameters))
         return {name: places for name, places in tables if places is not None}
 
-    def _count(self, operation: str, named: dict[str, Places], parameters: Body, size: int) -> None:
-        """Count the heat of a batch or a transaction: its items share its size."""
-        found = list(_targets(named, parameters))
+    def _count(self, operation: str, named: dict[str, Places], parameters: Body, size: int) -> bool:
+        """Count the heat of a batch or a transaction: its items share its size.
+
+        Returns whether the keys of all items were understood.
+        """
+        found, understood = list(_targets(named, parameters)), 0
         for places, item in found:
             keys = places.keys_of(item, exactly=False)
             label = places.label(keys.key) if keys is not None else ""
+            understood += keys is not None
             if not label:
                 continue
             if "Get" in operation:
@@ -136,6 +189,7 @@ class Core:
                 self._heat.record(label, 1, size // len(found))
                 if keys is not None and len(item) > len(keys):  # an item, not a key
                     places.note_put(keys)
+        return understood == len(found)
 
     def query(self, places: Places, parameters: Body, _: int) -> Steps | None:
         table, name = places.table, parameters.get("IndexName")
@@ -146,7 +200,9 @@ class Core:
             return _refused_index(table.name, str(name), why)
         index = table.indexes.get(name) if isinstance(name, str) else None
         if index is not None and table.partition_key not in index.partition_keys:
-            return self.observed(page_of_index(places, parameters, index))
+            return self._adapted(
+                "Query", parameters, lambda: page_of_index(places, parameters, index)
+            )
         key = key_of(parameters, table.partition_key)
         label = places.label(key) if key is not None else ""
         if label:
@@ -154,29 +210,29 @@ class Core:
         is_cold = places.is_cold(label) and parameters.get("ConsistentRead") is not True
         if is_cold and name is None and key is not None and TAG not in key:
             return None
-        return self.observed(query(places, parameters, self._view))
+        return self._adapted("Query", parameters, lambda: query(places, parameters, self._view))
 
     def scan(self, places: Places, parameters: Body, _: int) -> Steps | None:
         name = parameters.get("IndexName")
         if isinstance(name, str) and name in places.table.unused_indexes:
             return _refused_index(places.table.name, name, UNUSED)
-        return self.observed(scan(places, parameters))
+        return self._adapted("Scan", parameters, lambda: scan(places, parameters))
 
-    def get_item(self, places: Places, parameters: Body, _: int) -> Steps | None:
+    def get_item(self, places: Places, parameters: Body, size: int) -> Steps | None:
         keys = places.keys_of(parameters.get("Key"), exactly=True)
         if keys is None:
-            return None
+            return self._reread("GetItem", parameters, size)
         if label := places.label(keys.key):
             self._heat.record_read(label)
         if places.is_bare(keys):
             return None
-        return self.observed(get_item(places, parameters, keys))
+        return self._adapted("GetItem", parameters, lambda: get_item(places, parameters, keys))
 
     def write(self, operation: str, places: Places, parameters: Body, size: int) -> Steps | None:
         exactly = operation != "PutItem"
         keys = places.keys_of(parameters.get("Key" if exactly else "Item"), exactly=exactly)
         if keys is None:
-            return None
+            return self._reread(operation, parameters, size)
         if places.table.append_only:
             check_append_only(places.table.name, operation, parameters)
         if label := places.label(keys.key):
@@ -185,7 +241,9 @@ class Core:
                 places.note_put(keys)
         if places.is_bare(keys):
             return None
-        return self.observed(write_item(places, operation, parameters, keys))
+        return self._adapted(
+            operation, parameters, lambda: write_item(places, operation, parameters, keys)
+        )
 
 
 def _writing(operation: str) -> Start:
@@ -209,14 +267,17 @@ MANY: dict[str, Callable[[dict[str, Places], Body], Steps]] = {
 
 
 def table_of(name: str) -> str:
-    """Return the name of a table that is given by its name or by its ARN."""
-    return name.rpartition("/")[2] if name.startswith("arn:") else name
+    """Return the name of a table that is given by its name, or by an ARN within the table."""
+    if not name.startswith("arn:"):
+        return name
+    return name.partition(":table/")[2].partition("/")[0]
 
 
-def _names_in(parameters: Body) -> list[str]:
-    """Return the tables that a batch or a transaction names."""
+def names_in(parameters: Body) -> list[str]:
+    """Return the tables that a request names, whatever its operation and its form."""
     items, actions = parameters.get("RequestItems"), parameters.get("TransactItems")
-    names: list[Any] = list(items) if isinstance(items, dict) else []
+    names: list[Any] = [parameters.get("TableName")]
+    names += items if isinstance(items, dict) else ()
     for action in actions if isinstance(actions, list) else ():
         given = action.values() if isinstance(action, dict) else ()
         names += [one.get("TableName") for one in given if isinstance(one, dict)]
@@ -227,9 +288,7 @@ def tables_named(operation: str, parameters: Body, declared: Iterable[str]) -> s
     """Return which of the declared tables a request concerns."""
     if operation in PARTIQL:
         return {name for name in declared if name in str(parameters)}
-    name = parameters.get("TableName")
-    names = [name] if isinstance(name, str) else _names_in(parameters)
-    return {table_of(one) for one in names} & set(declared)
+    return {table_of(one) for one in names_in(parameters)} & set(declared)
 
 
 def _refused(operation: str, table: str) -> Steps:

@@ -103,7 +103,8 @@ class OwnRegistry:
         await self._backoff.call(reach, "", deadline_s)
 
     async def renew(self) -> None:
-        await self._backoff.call(self._registry.renew_shared, "", self._backoff.deadline_s())
+        """Read the registry now: a renewal that is under way may have read it too early."""
+        await self._backoff.call(self._registry.renew, "", self._backoff.deadline_s())
 
     async def layout(self, label: str) -> Layout:
         layout = partial(self._registry.layout, label)

@@ -12,8 +12,8 @@ from typing import Any
 
 from .items import bare, check_append_only
 from .pages import total
-from .places import Places
-from .protocol import Body, Call, Need, Steps, WireError, refusal
+from .places import Keys, Places, Spot
+from .protocol import Body, Call, Need, Renew, Steps, WireError, checked, refusal
 from .rewriting import for_place
 
 ACTIONS = {"Put": "Item", "Update": "Key", "Delete": "Key", "ConditionCheck": "Key"}
@@ -50,13 +50,17 @@ def _place_to_read(places: Places, key: Any, consistent: bool) -> Waits:
     keys = places.keys_of(key, exactly=True)
     if keys is None:
         return key  # DynamoDB refuses the request
+    _check_one_place(places)
+    spot = yield from places.to_read(keys, consistent=consistent)
+    return places.parameters(key, spot)
+
+
+def _check_one_place(places: Places) -> None:
     if places.table.append_only:
         raise refusal(
             f"table {places.table.name} is declared append_only, so a row may be in two places: "
             "use GetItem in place of a batch or a transaction"
         )
-    spot = yield from places.to_read(keys, consistent=consistent)
-    return places.parameters(key, spot)
 
 
 def batch_write(tables: Tables, parameters: Body) -> Steps:
@@ -187,24 +191,55 @@ def _shown_reasons(error: WireError, owners: list[Places | None]) -> WireError:
 
 
 def transact_get(tables: Tables, parameters: Body) -> Steps:
-    """TransactGetItems."""
-    actions, owners = [], []
-    for action in parameters["TransactItems"]:
-        verb, places = _owner(tables, action)
-        owners.append(places)
-        given = action
-        if places is not None:
-            key = yield from _place_to_read(places, action[verb].get("Key"), True)
-            given = {verb: {**action[verb], "Key": key}}
-        actions.append(given)
-    [answer] = yield [Call("TransactGetItems", {**parameters, "TransactItems": actions})]
-    if isinstance(answer, WireError):
-        raise _shown_reasons(answer, owners)
-    responses = [
-        _shown_response(one, places)
-        for one, places in zip(answer.get("Responses", []), owners, strict=True)
-    ]
-    return {**answer, "Responses": responses}
+    """Carry out TransactGetItems, as one upstream call.
+
+    If an item's time is past the horizon, no process has placed the item yet, and the call looks
+    under the bare key. But before the call is carried out, a transaction may put this item into a
+    bucket, and change others beside it. The answer would show half of that transaction. So the view
+    is renewed after such a call. If an item has another place by then, the items are read again.
+    """
+    given = parameters["TransactItems"]
+    owners = [_owner(tables, action)[1] for action in given]
+    wanted = [_wanted(places, action) for action, places in zip(given, owners, strict=True)]
+    spots = yield from _spots(wanted)
+    while True:
+        actions = [_looking_at(*one) for one in zip(given, wanted, spots, strict=True)]
+        [answer] = yield [Call("TransactGetItems", {**parameters, "TransactItems": actions})]
+        if isinstance(answer, WireError):
+            raise _shown_reasons(answer, owners)
+        placed = yield from _spots(wanted)
+        if placed == spots:
+            break
+        spots = placed
+    found = zip(answer.get("Responses", []), owners, strict=True)
+    return {**answer, "Responses": [_shown_response(one, places) for one, places in found]}
+
+
+def _wanted(places: Places | None, action: Body) -> tuple[Places, Keys] | None:
+    """Return the keys that an action reads; None if the action goes upstream as it is."""
+    if places is None:
+        return None
+    [given] = action.values()
+    keys = places.keys_of(given.get("Key"), exactly=True)
+    if keys is not None:
+        _check_one_place(places)
+    return None if keys is None else (places, keys)
+
+
+def _spots(
+    wanted: list[tuple[Places, Keys] | None],
+) -> Generator[list[Need], list[Any], list[Spot | None]]:
+    """Return the places of items to read together, after a renewal if the view needs one."""
+    if any(one is not None and one[0].is_past(one[1]) for one in wanted):
+        checked((yield [Renew()]))
+    return [None if one is None else one[0].spot_to_read(one[1]) for one in wanted]
+
+
+def _looking_at(action: Body, one: tuple[Places, Keys] | None, spot: Spot | None) -> Body:
+    if one is None or spot is None:
+        return action
+    [(verb, given)] = action.items()
+    return {verb: {**given, "Key": one[0].parameters(given["Key"], spot)}}
 
 
 def _shown_response(one: Body, places: Places | None) -> Body:

@@ -199,16 +199,25 @@ class Places:
         An eventually consistent read takes the place from the view as it is. If the item's time is
         past the horizon even after a renewal, no process can have placed the item yet.
         """
-        rule, label = self.table.rule_of(keys.sort), self.label(keys.key)
-        time_ms = rule.time_ms(keys.sort)
-        if consistent and label and time_ms is not None and time_ms >= self._view.horizon_ms:
+        if consistent and self.is_past(keys):
             checked((yield [Renew()]))
-            if time_ms >= self._view.horizon_ms:
-                return Spot(label, None, keys.key)
-        return self.spot(keys, rule, time_ms)
+        return self.spot_to_read(keys) if consistent else self.spot_of(keys)
+
+    def is_past(self, keys: Keys) -> bool:
+        """Return whether an item's time is past the horizon, so that the view lacks its place."""
+        time_ms = self.table.rule_of(keys.sort).time_ms(keys.sort)
+        return (
+            time_ms is not None and time_ms >= self._view.horizon_ms and self.label(keys.key) != ""
+        )
+
+    def spot_to_read(self, keys: Keys) -> Spot:
+        """Return the place of an item by the view as it is; the bare key if the view lacks it."""
+        if self.is_past(keys):
+            return Spot(self.label(keys.key), None, keys.key)
+        return self.spot_of(keys)
 
     def spot(self, keys: Keys, rule: Rule, time_ms: int | None) -> Spot:
-        """Return the place of an item by the view as it is."""
+        """Return the place of an item by the view as it is, given its rule and its time."""
         key, label = keys.key, self.label(keys.key)
         bucket: int | None = None
         if rule.buckets > 1 and label:
@@ -221,7 +230,7 @@ class Places:
         return Spot(label, bucket, physical(key, bucket))
 
     def spot_of(self, keys: Keys) -> Spot:
-        """Return the place of an item by the view as it is, and the rule for its sort key."""
+        """Return the place of an item by the view as it is."""
         rule = self.table.rule_of(keys.sort)
         return self.spot(keys, rule, rule.time_ms(keys.sort))
 

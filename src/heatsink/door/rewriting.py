@@ -103,7 +103,7 @@ def _expected(given: Any, key: str) -> Any:
         return given
     operator = given.get("ComparisonOperator", "EQ")
     values = [given["Value"]] if "Value" in given else given.get("AttributeValueList") or []
-    if operator in ("NULL", "NOT_NULL") or not values or any(set(one) != {"S"} for one in values):
+    if operator in ("NULL", "NOT_NULL") or not values or not all(map(_is_text, values)):
         return given
     texts = [one["S"] for one in values]
     tests: dict[str, Any] = {
@@ -123,6 +123,10 @@ def _expected(given: Any, key: str) -> Any:
     if not is_valid or (operator == "BETWEEN" and (len(texts) != 2 or texts[0] > texts[1])):
         return given
     return _constant(tests[operator](), missing=operator in ("NE", "NOT_CONTAINS"))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"S"} and isinstance(value["S"], str)
 
 
 def _constant(holds: bool, missing: bool) -> Body:

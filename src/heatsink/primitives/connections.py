@@ -183,7 +183,7 @@ class Bounded:
     def heard(self, size: int, was_in_head: bool) -> None:
         """Count `size` bytes that the parser has read. Refuse the request if its head is too large.
 
-        `was_in_head` is the value of `in_head` before the parser read these bytes.
+        `was_in_head` says whether all of these bytes belong to the head that is not complete yet.
         """
         if not self._in_head:
             return

@@ -94,12 +94,79 @@ def test_streams_and_unknown_operations_are_refused(door: Served) -> None:
     connection.close()
 
 
-def test_pipelined_requests_are_answered_in_their_order(door: Served) -> None:
-    def request(name: str) -> bytes:
-        body = json.dumps({"TableName": name, "Key": {"room": {"S": "r"}, "at": {"S": "a"}}})
-        head = "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: DynamoDB_20120810.GetItem\r\n"
-        return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+def request(table: str, at: str = "a") -> bytes:
+    """Return a GetItem as it is on the wire."""
+    body = json.dumps({"TableName": table, "Key": {"room": {"S": "r"}, "at": {"S": at}}})
+    head = "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: DynamoDB_20120810.GetItem\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
+
+def page(door: Served, path: str) -> bytes:
+    connection = HTTPConnection("127.0.0.1", door.port)
+    connection.request("GET", path)
+    answer = connection.getresponse().read()
+    connection.close()
+    return answer
+
+
+def answered(door: Served) -> int:
+    """Return how many GetItems the door has answered."""
+    lines = page(door, "/metrics").decode().splitlines()
+    found = [line for line in lines if line.startswith("heatsink_door_requests_total{")]
+    return sum(int(float(line.split()[-1])) for line in found if '"GetItem"' in line)
+
+
+def asking_without_reading(door: Served, count: int) -> socket.socket:
+    """Return a connection that has sent requests for large items and reads no answer."""
+    at = "large"
+    item = {"room": {"S": "r"}, "at": {"S": at}, "text": {"S": "x" * 300_000}}
+    client_of(door.url).put_item(TableName="plain", Item=item)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    connection.connect(("127.0.0.1", door.port))
+    connection.sendall(request("plain", at) * count)
+    return connection
+
+
+def test_a_client_that_reads_no_answers_is_not_read_on(door: Served) -> None:
+    count, before, seen = 100, answered(door), [-1]
+
+    def is_steady() -> bool:
+        for _ in range(20):  # in this time the door would answer as many of the others
+            post(door, "ListTables", b"{}")
+        seen.append(answered(door) - before)
+        return seen[-1] == seen[-2] > 0
+
+    with asking_without_reading(door, count) as connection:
+        until(is_steady)
+        assert seen[-1] < count / 2
+        left, whole = b"", 0
+        while whole < count:
+            arrived = connection.recv(1_048_576)
+            assert arrived, "the door closed the connection"
+            left += arrived
+            whole += left.count(b"HTTP/1.1 200 OK\r\n")
+            left = left[-16:]
+    assert answered(door) - before == count
+
+
+def test_a_client_that_never_reads_is_cut_off(emulator: LocalDynamoDB, tmp_path: Path) -> None:
+    with a_door(tmp_path, emulator.url, "--limit", "idle_s=1") as door:
+        with asking_without_reading(door, 100) as connection:
+            until(lambda: b"heatsink_door_connections 1.0" in page(door, "/metrics"))
+
+            def is_cut_off() -> bool:
+                try:
+                    connection.send(b"x")
+                except ConnectionError:
+                    return True
+                return False
+
+            until(is_cut_off)
+        assert post(door, "ListTables", b"{}")[0] == 200
+
+
+def test_pipelined_requests_are_answered_in_their_order(door: Served) -> None:
     client_of(door.url).put_item(TableName="plain", Item=ITEM)
     wanted = [b'{"Item"', b"ResourceNotFound", b'{"Item"', b"ResourceNotFound"]
     with socket.create_connection(("127.0.0.1", door.port)) as connection:

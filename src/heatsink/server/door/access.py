@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from heatsink.door.core import names_in, table_of
 from heatsink.errors import InvalidSetting, NotFound
 from heatsink.primitives.clock import Clock
 from heatsink.stores.dynamodb.wire.signing import SERVICE, SignedRequest, claim_of, is_signed_with
@@ -228,15 +229,19 @@ def tables_in(body: bytes) -> set[str]:
     try:
         found = _named.decode(body)
     except (msgspec.MsgspecError, ValueError):
-        return set()
+        return _tables_in_odd(body)
     names = [found.TableName, *(found.RequestItems or ())]
     for action in found.TransactItems or ():
         names += [one.TableName for one in action.values()]
-    return {_plain(name) for name in names if isinstance(name, str)}
+    return {table_of(name) for name in names if isinstance(name, str)}
 
 
-def _plain(name: str) -> str:
-    """Return the name of a table that is given by its name or by its ARN."""
-    if not name.startswith("arn:"):
-        return name
-    return name.split(":table/", 1)[-1].partition("/")[0]
+def _tables_in_odd(body: bytes) -> set[str]:
+    """Return the tables that a request names although some of its fields have wrong types."""
+    try:
+        parameters = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return set()
+    if not isinstance(parameters, dict):
+        return set()
+    return {table_of(name) for name in names_in(parameters)}

@@ -106,7 +106,11 @@ class DoorLimits(ConnectionLimits, frozen=True):
 
 
 class DoorConnection(WireConnection):
-    """A connection whose requests are answered asynchronously, one by one, in their order."""
+    """A connection whose requests are answered asynchronously, one by one, in their order.
+
+    While answers wait for the client to read them, the connection reads and answers no further
+    requests.
+    """
 
     _server: Gate
 
@@ -115,6 +119,7 @@ class DoorConnection(WireConnection):
         self._waiting: deque[Work | bytes] = deque()
         self._is_busy = False
         self._held = 0
+        self._unread: asyncio.Future[None] | None = None  # the client has answers to read
 
     def on_body(self, body: bytes) -> None:
         self._held += len(body)
@@ -131,7 +136,24 @@ class DoorConnection(WireConnection):
     def connection_lost(self, error: Exception | None) -> None:
         self.let_go()
         self._waiting.clear()
+        self._note_read()
         super().connection_lost(error)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self._unread or self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        self._note_read()
+        if self._is_busy and self._waiting:
+            self._unsent = float("inf")
+        else:
+            super().resume_writing()
+
+    def _note_read(self) -> None:
+        if self._unread is not None and not self._unread.done():
+            self._unread.set_result(None)
+        self._unread = None
 
     def take(self, work: Work) -> None:
         """Answer a request after those before it. Until then, read no further ones."""
@@ -155,17 +177,31 @@ class DoorConnection(WireConnection):
                 if not self._waiting:
                     break
                 self._send_now(answer, is_last=False)
+                if self._unread is not None:
+                    await self._until_read()
+                if not self._waiting:  # the connection was lost
+                    return
                 todo = self._waiting.popleft()
             self._is_busy = False
             self._send_now(answer, is_last=self._is_last or self._server.is_ending)
-            if self._is_open and not self.transport.is_closing():
+            if self._unread is None and self._is_open and not self.transport.is_closing():
                 self.transport.resume_reading()
         finally:
             self._is_busy = False
             self.owe(-1)
 
+    async def _until_read(self) -> None:
+        """Wait until the client reads. If it never does, the connection is closed as idle."""
+        self.owe(-1)
+        try:
+            while self._unread is not None:
+                await self._unread
+        finally:
+            self.owe(1)
+
     def send(self, answer: bytes) -> None:
         if self._is_busy:
+            self.transport.pause_reading()
             self._waiting.append(answer)
         else:
             self._send_now(answer, self._is_last or not self.parser.should_keep_alive())

@@ -131,6 +131,7 @@ class WireConnection(asyncio.Protocol, Bounded):
         self.accepted, self._encoding = b"", b""
         self._known_host: bytes | None = None
         self._is_open = self._is_last = False
+        self._has_ended = False  # a request ended in the data that the parser reads now
         self._owed = 0  # answers that are not sent yet
         self._url = b""
         self._body: list[bytes] = []
@@ -161,7 +162,7 @@ class WireConnection(asyncio.Protocol, Bounded):
             for start in range(0, len(data), self._piece):
                 self.data_received(data[start : start + self._piece])
             return
-        was_in_head = self._in_head
+        was_in_head, self._has_ended = self._in_head, False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -169,7 +170,7 @@ class WireConnection(asyncio.Protocol, Bounded):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse_head(NOT_HTTP, "this is not HTTP/1.1")
         if self._in_head:
-            self.heard(len(data), was_in_head)
+            self.heard(len(data), was_in_head and not self._has_ended)
 
     def _refuse_head(self, status: int, detail: str) -> None:
         if too_large := self.head_refusal():
@@ -236,7 +237,7 @@ class WireConnection(asyncio.Protocol, Bounded):
             self.refuse(413, "the request is too large: the limit is 16 MB")
 
     def on_message_complete(self) -> None:
-        self._stirred = True
+        self._stirred = self._has_ended = True
         if self._in_head:
             self._take_head()
         if (self._origin or self._host != self._known_host) and not self._is_allowed():

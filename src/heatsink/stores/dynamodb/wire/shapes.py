@@ -387,27 +387,42 @@ class Reading(NamedTuple):
 
 def explain(kind: type[Any], body: bytes) -> Reading:
     """Read a request slowly, to find what is wrong with its form, or to tolerate it."""
-    shape = Structure(kind)
     try:
         given = msgspec.json.decode(body)
-        found = shape.fitted(given, Place(inner=True))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Reading(NotSerializable(str(error)))
-    except NotSerializable as error:
-        return Reading(error)
     except RecursionError:
         return Reading(ValidationFailed(TOO_DEEP))
-    for name, (field, required) in shape.fields.items():
-        if required and field.extra.get("named") and name not in found:
-            missing = f"The parameter '{name}' is required but was not present in the request"
-            return Reading(ValidationFailed(missing))
-    violated = list(islice(shape.violations(found, Place()), VIOLATIONS_MAX))
-    if violated:
-        errors = "error" if len(violated) == 1 else "errors"
-        text = f"{len(violated)} validation {errors} detected: {'; '.join(violated)}"
-        return Reading(ValidationFailed(text))
+    try:
+        found = fitted(kind, given)
+    except EngineError as error:
+        return Reading(error)
     try:
         return Reading(None, msgspec.convert(found, kind), found != given)
     except msgspec.ValidationError as error:
-        text = f"1 validation error detected: {what_is_wrong(error)[1]}"
-        return Reading(ValidationFailed(text))
+        return Reading(ValidationFailed(_detected([what_is_wrong(error)[1]])))
+
+
+def fitted(kind: type[Any], given: Any) -> Any:
+    """Return the parameters of a request as DynamoDB reads them.
+
+    Raises `EngineError` if their form is wrong.
+    """
+    shape = Structure(kind)
+    try:
+        found = shape.fitted(given, Place(inner=True))
+    except RecursionError:
+        raise ValidationFailed(TOO_DEEP) from None
+    for name, (field, required) in shape.fields.items():
+        if required and field.extra.get("named") and name not in found:
+            missing = f"The parameter '{name}' is required but was not present in the request"
+            raise ValidationFailed(missing)
+    violated = list(islice(shape.violations(found, Place()), VIOLATIONS_MAX))
+    if violated:
+        raise ValidationFailed(_detected(violated))
+    return found
+
+
+def _detected(violated: list[str]) -> str:
+    errors = "error" if len(violated) == 1 else "errors"
+    return f"{len(violated)} validation {errors} detected: {'; '.join(violated)}"

@@ -1,0 +1,68 @@
+"""A request of a wrong form never passes unadapted: it gets DynamoDB's error, or is refused."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+
+from heatsink.door.protocol import OURS, Body
+from heatsink.server.door.access import tables_in
+from tests.planted import usually
+
+from .differential import Differential, comparable
+from .mutations import Mutations
+from .world import TABLE, World, outcome
+
+REQUESTS = 300
+
+
+@pytest.mark.parametrize("seed", range(usually(4, 100)))
+def test_a_request_of_a_wrong_form_is_answered_as_on_a_plain_table(seed: int) -> None:
+    world = World()
+    run, mutations = Differential(seed, world), Mutations(Random(seed))
+    [process], refused, accepted = world.processes, 0, 0
+    run.run(60)  # spreads the keys
+    for _ in range(REQUESTS):
+        world.renew(process)
+        run.grammar.now_ms = world.now_ms()
+        operation, usual = run.grammar.request()
+        parameters = mutations.of(usual)
+        plain = outcome(world.plain.send, operation, parameters)
+        found = outcome(process.send, operation, parameters)
+        if message(found).startswith(OURS):
+            refused += 1
+            continue
+        assert found.get("error") == plain.get("error"), (operation, parameters, plain, found)
+        if "error" not in plain and operation not in ("Scan", "Query"):
+            accepted += 1
+            assert comparable(found) == comparable(plain), (operation, parameters)
+    assert accepted > REQUESTS / 20
+    assert refused < REQUESTS / 50
+    run.compare_pages("Scan", {"TableName": TABLE}, process)
+
+
+def message(answer: Body) -> str:
+    body = answer.get("body", {})
+    return str(body.get("message") or body.get("Message") or "")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"TableName": TABLE, "RequestItems": 5},
+        {"TableName": TABLE, "TransactItems": [5]},
+        {"TransactItems": [5, {"Get": {"TableName": TABLE}}, {"Put": 5}]},
+        {"RequestItems": {TABLE: 5}, "TransactItems": {}},
+        {"TableName": ["x"], "RequestItems": {TABLE: None}},
+        {"TableName": f"arn:aws:dynamodb:eu-west-1:111122223333:table/{TABLE}"},
+    ],
+)
+def test_the_door_sees_the_table_whatever_else_is_wrong(request_: Body) -> None:
+    assert TABLE in tables_in(msgspec.json.encode(request_))
+
+
+def test_what_is_no_request_names_no_table() -> None:
+    for body in (b"", b"{", b"[5]", b"5", b'{"TableName":5}', b"[" * 10_000):
+        assert tables_in(body) == set()
