@@ -90,7 +90,14 @@ class Walk:
 
     async def step(self) -> None:
         kinds = [self.stage, self.steer, self.claim, self.claim, self.settle, self.settle]
-        kinds += [self.settle, self.wait, self.chores, self.look, self.look_at_failures]
+        kinds += [
+            self.settle,
+            self.wait,
+            self.chores,
+            self.look,
+            self.look_at_failures,
+            self.look_at_results,
+        ]
         kinds += [self.damage] if self.rng.random() < 0.3 else []
         await self.rng.choice(kinds)()
 
@@ -109,6 +116,8 @@ class Walk:
             weight=rng.choice([1.0, 1.0, 2.0, 0.5]),
             priority=rng.choice([0, 0, 0, 1, -1]),
             start_ms=int(self.clock.now_s() * 1000) + rng.choice([0, 0, 0, 400, 3_000]),
+            result_bytes=rng.choice([0, 100]),
+            keeps_items=rng.random() < 0.3,
         )
         counts = [rng.randint(1, 12) for _ in range(rng.randint(0, 4))]
         chunks = [Chunk(n, count, b"%d" % n * count) for n, count in enumerate(counts)]
@@ -158,7 +167,9 @@ class Walk:
             for offset in range(item.count)
             if rng.random() < 0.5
         ]
-        return Outcome(item.attempt, text, rng.randint(0, 5_000) * item.count, setbacks)
+        offsets = rng.sample(range(item.count), rng.randint(0, item.count))
+        results = [(offset, b"%d" % rng.randint(0, 99)) for offset in offsets]
+        return Outcome(item.attempt, text, rng.randint(0, 5_000) * item.count, setbacks, results)
 
     async def wait(self) -> None:
         await self.clock.advance(self.rng.choice([0.001, 0.01, 0.05, 0.6, 6.0, 61.0]))
@@ -196,6 +207,16 @@ class Walk:
                 lambda s, part=part, after=after: s.queue.failures(PARTITION, part, after, 5)  # type: ignore[misc]
             )
 
+    async def look_at_results(self) -> None:
+        chunks = [(number, 12) for number in range(4)]
+        for part in [*self.parts, "nobody"]:
+            with_items = self.rng.random() < 0.5
+            await self.both(
+                lambda s, part=part, items=with_items: s.queue.results(  # type: ignore[misc]
+                    PARTITION, part, chunks, items
+                )
+            )
+
 
 def _sorted_parts(live: list[LivePart]) -> list[LivePart]:
     return sorted(live, key=repr)
@@ -218,3 +239,4 @@ async def test_redis_does_what_the_reference_does(
         for _ in range(150):
             await walk.step()
         await walk.look()
+        await walk.look_at_results()

@@ -22,6 +22,7 @@ actions = Actions()
 async def picky(item, context):
     if item["name"] == "wrong":
         raise Fail("the name is wrong")
+    return {"n": int(item["n"])}
 """
 TOKEN = "writer-1"  # noqa: S105
 ROWS = "n,name\n" + "".join(f"{n},right\n" for n in range(40))
@@ -60,6 +61,24 @@ def test_a_file_is_submitted_watched_steered_and_listed(server: Served, tmp_path
     assert json.loads(failure)["item"] == {"n": "40", "name": "wrong"}
     again = asked(server, "retry-failed", "mine")
     assert (again.exit_code, again.stdout) == (0, "mine: failed items run again\n")
+
+
+def test_results_are_kept_and_printed(server: Served, tmp_path: Path) -> None:
+    file = tmp_path / "items.csv"
+    file.write_text(ROWS)
+    order = ("--keep-results", "--result-days", "2", "--id", "results")
+    submitted = asked(server, "submit", "picky", str(file), *order)
+    assert submitted.exit_code == 0, submitted.stderr
+    lines = asked(server, "results", "results", "--after", "37").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"index": n, "value": {"n": n}} for n in (38, 39)
+    ]
+    table = asked(server, "results", "results", "--csv").stdout.splitlines()
+    assert table[:2] == ["index,value", '0,"{""n"":0}"']
+    assert len(table) == 41
+    without = asked(server, "results", "mine")
+    assert without.exit_code != 0
+    assert "keeps no results" in without.stderr
 
 
 def test_the_environment_names_the_server(server: Served) -> None:

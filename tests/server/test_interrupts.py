@@ -124,6 +124,7 @@ CASES: dict[str, tuple[tuple[str, ...], Condition]] = {
     "bulk places": (QUEUE, Running.connects),
     "bulk place": (("1", "redis://other", *QUEUE), Running.connects),
     "bulk resume": (("batch", *QUEUE), Running.connects),
+    "bulk results": (("batch", *QUEUE), Running.connects),
     "bulk retry-failed": (("batch", *QUEUE), Running.connects),
     "bulk status": (("batch", *QUEUE), Running.connects),
     "cluster look": (("redis+cluster://SILENT",), Running.connects),

@@ -1,7 +1,7 @@
 """Bulk actions: millions of items on partitioned queues, fair, rate-limited and crash-safe."""
 
 from .actions import Actions, Context, Fail, RateLimited, Retry
-from .batch import Batch, Failure, Progress, Rate
+from .batch import Batch, Failure, Progress, Rate, Result
 from .bulk import Bulk
 from .settings import BulkSettings
 
@@ -16,5 +16,6 @@ __all__ = [
     "Progress",
     "Rate",
     "RateLimited",
+    "Result",
     "Retry",
 ]

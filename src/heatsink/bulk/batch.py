@@ -33,6 +33,7 @@ CHUNK_ITEMS_MAX = 100
 ITEMS_MAX = 50_000_000
 KEPT = (bool, int, float, str, bytes, bytearray, memoryview)
 NAMED_MAX = 5  # spans that a message names
+UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 Span = tuple[int, int]
 """A range of items: the first index, and how many."""
@@ -132,7 +133,9 @@ class Batch(msgspec.Struct, frozen=True):
     `trace` is the trace in which the batch was submitted. `fingerprint` is a digest of the items,
     if the caller chose the id. `restored` counts how often lost items were submitted again. `tag`
     is a digest of the record. It distinguishes records with the same version, since a server that
-    lost its newest writes may assign a version twice. No item starts before `start_ms`.
+    lost its newest writes may assign a version twice. No item starts before `start_ms`. With
+    `result_bytes`, what handlers return is kept: at most this many bytes per item. The batch is
+    kept for `keep_ms` after its end; 0 means `KEEP_MS`.
     """
 
     id: str
@@ -158,6 +161,8 @@ class Batch(msgspec.Struct, frozen=True):
     restored: int = 0
     tag: str = ""
     start_ms: int = 0
+    result_bytes: int = 0
+    keep_ms: int = 0
 
     def next(self) -> Batch:
         """Return the record with the next version and a new tag, as it will be stored."""
@@ -176,6 +181,11 @@ class Batch(msgspec.Struct, frozen=True):
     @property
     def lost(self) -> int:
         return total(self.missing)
+
+    @property
+    def lane(self) -> str:
+        """The name of the batch's lane. Names are unique, since an action has no slash."""
+        return f"{self.action}/{self.tenant}"
 
     @property
     def is_final(self) -> bool:
@@ -233,6 +243,13 @@ class Progress(msgspec.Struct, frozen=True):
         return self.state in FINAL
 
 
+class Result(msgspec.Struct, frozen=True):
+    """What the handler returned for an item that is done. `index` counts from 0, as submitted."""
+
+    index: int
+    value: object
+
+
 class Failure(msgspec.Struct, frozen=True):
     """An item that failed for good. `index` counts from 0 in the order of submission."""
 
@@ -253,10 +270,8 @@ def encoded(index: int, item: object) -> bytes:
     the class gets the object back.
     """
     try:
-        body = _encode(item)
-        is_kept = _decode_item(body) == item or is_record(item)
-        changed = None if is_kept else _changed(item)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        body, changed = encoded_value(item)
+    except UNENCODABLE as error:
         raise InvalidBody(
             f"item {index} cannot be stored ({error}): items are JSON values or bytes"
         ) from None
@@ -272,6 +287,20 @@ def encoded(index: int, item: object) -> bytes:
             "store the item elsewhere and submit a reference to it"
         )
     return body
+
+
+def encoded_value(value: object) -> tuple[bytes, str | None]:
+    """Encode a value. Also say where it would be decoded as another type; None if nowhere.
+
+    Raises one of `UNENCODABLE` if the value cannot be encoded.
+    """
+    body = _encode(value)
+    is_kept = _decode_item(body) == value or is_record(value)
+    return body, None if is_kept else _changed(value)
+
+
+def decoded_value(body: bytes) -> Any:
+    return _decode_item(body)
 
 
 def is_record(item: object) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from logging import WARNING
 from random import Random
 from typing import Any, Unpack
@@ -20,17 +21,20 @@ from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 from . import changes
 from .actions import BUILT_IN, check_action
 from .batch import (
+    ITEMS_MAX,
     Batch,
     Failure,
     PartPlace,
     Progress,
     Rate,
+    Result,
     State,
     parse_rate,
 )
 from .moving import MoveProgress, Mover
 from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
 from .reconcile import Opening, Patience, Reconciler, is_odd
+from .results import read_results
 from .settings import PARTITIONS_MAX, BulkSettings
 from .store import PartCounts, PartState, QueueStores, Verb
 from .submit import (
@@ -45,7 +49,6 @@ from .submit import (
     give_up,
     hand,
     is_left_behind,
-    lane_of,
 )
 
 FAILURES_PAGE = 500
@@ -134,7 +137,8 @@ class Bulk:
         `"500/s"`, limits how fast items of this action start for this tenant; `priority` orders a
         tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
         allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. No item
-        starts before the datetime `at`, or before `delay` (in seconds) has passed. Raises
+        starts before the datetime `at`, or before `delay` (in seconds) has passed.
+        `results="keep"` keeps what the handler returns for each item. Raises
         `InvalidBody` for any other item, `IdReused` if another batch has the id, and `Overloaded`
         if the queue does not answer. The message of `Overloaded` names the id to submit again::
 
@@ -232,7 +236,7 @@ class Bulk:
 
     async def _declare(self, wanted: Batch, rate: Rate) -> None:
         """Set a lane's rate. The first rate of a lane also limits the lane's queued batches."""
-        lane, limits = lane_of(wanted), self._stores.limits
+        lane, limits = wanted.lane, self._stores.limits
         before = await self._patience.call(limits.rate_of, lane)
         await self._patience.call(limits.declare, lane, rate)
         if before is None:
@@ -245,7 +249,7 @@ class Bulk:
         if batch.state != "running":
             return
         limits = self._stores.limits
-        if await self._patience.call(limits.rate_of, lane_of(batch)) is not None:
+        if await self._patience.call(limits.rate_of, batch.lane) is not None:
             await self._tell_parts(batch, "limit")
         if not await self._tell_parts(batch, "release"):
             found = await self.reconciler.inspect(batch)
@@ -375,7 +379,7 @@ class Bulk:
             batch = await self._tell_again(batch, states)
         progress = changes.progress_of(batch, counts)
         found = [count for count in counts.values() if count]
-        eta_s, reason = await self._outlook(batch, found, progress.left)
+        eta_s, reason = await self.reconciler.outlook(batch, found, progress.left)
         return replace(progress, eta_s=eta_s, reason=reason)
 
     async def _tell_again(self, batch: Batch, states: Mapping[str, PartState]) -> Batch:
@@ -398,23 +402,6 @@ class Bulk:
         if batch.is_final:
             self._ended.append((batch.id, batch.version))
         return batch
-
-    async def _outlook(
-        self, batch: Batch, counts: Sequence[PartCounts], left: int
-    ) -> tuple[float | None, str]:
-        """Return `eta_s` and `reason` of `Progress`. `left` is the number of unfinished items."""
-        if batch.is_final or not left or batch.state == "paused":
-            eta_s = None if left and batch.state == "paused" else 0.0
-            return eta_s, changes.reason(batch, [batch.action])
-        call, limits, lane = self._patience.call, self._stores.limits, lane_of(batch)
-        if reason := changes.reason(batch, await call(self._stores.fleet.offered)):
-            return None, reason
-        if reason := changes.waits_to_start(batch, now_ms(self._clock)):
-            return None, reason
-        rate = await call(limits.rate_of, lane)
-        start_ms = 0.0 if rate is None else (await call(limits.reserve, lane, 0, 0)).then_ms
-        ahead = changes.ahead_of(counts, left, rate, start_ms)
-        return changes.eta_s(batch, ahead, now_ms(self._clock)), changes.waits_for(ahead)
 
     async def _counts(self, batch: Batch) -> dict[str, PartCounts | None]:
         """Return the counts of each part by part id; None for a part that does not exist."""
@@ -454,6 +441,22 @@ class Bulk:
                 for failed in page:
                     yield changes.failure(part, failed)
                 after = page[-1].place
+
+    async def results(self, id: str, after: int = -1) -> AsyncIterator[Result]:
+        """Iterate over the results of the items that are done, in the order of the items.
+
+        `after` is the index of the last result that the caller has: the iteration goes on behind
+        it. While the batch runs, results of other items are missing: wait for its end first. Raises
+        `Conflict` if the batch was submitted without `results="keep"`::
+
+            async for result in hs.bulk.results(batch.id):
+                print(result.index, result.value)
+        """
+        check_whole("after", after, -1, ITEMS_MAX)
+        batch = changes.check_keeps(await self._get(id))
+        ask = partial(self._patience.call, self._stores.queue.results)
+        async for found in read_results(batch, ask, after):
+            yield Result(found.index, found.value)
 
     async def wait(self, id: str, timeout_s: float | None = None) -> Progress:
         """Wait until the batch ends; return its progress. Raises `Overloaded` after `timeout_s`.

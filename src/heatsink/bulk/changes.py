@@ -360,7 +360,7 @@ def check_same(known: Batch, wanted: Batch) -> None:
         )
     if not known.fingerprint:  # not accepted yet, or by a release without fingerprints
         return
-    for option in ("priority", "rate", "on_done"):
+    for option in ("priority", "rate", "on_done", "result_bytes"):
         before, now = getattr(known, option), getattr(wanted, option)
         if before != now:
             raise IdReused(
@@ -405,6 +405,13 @@ def check_found(batch: Batch | None, id: str) -> Batch:
         raise NotFound(
             f"there is no batch {id!r}: the id is wrong, or the batch ended over 7 days ago"
         )
+    return batch
+
+
+def check_keeps(batch: Batch) -> Batch:
+    """Return the batch. Raises `Conflict` if it keeps no results."""
+    if not batch.result_bytes:
+        raise Conflict(f"batch {batch.id!r} keeps no results: submit it with results='keep'")
     return batch
 
 

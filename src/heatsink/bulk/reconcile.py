@@ -332,6 +332,23 @@ class Reconciler:
             if kept is not None:
                 return kept
 
+    async def outlook(
+        self, batch: Batch, counts: Sequence[PartCounts], left: int
+    ) -> tuple[float | None, str]:
+        """Return `eta_s` and `reason` of `Progress`. `left` is the number of unfinished items."""
+        if batch.is_final or not left or batch.state == "paused":
+            eta_s = None if left and batch.state == "paused" else 0.0
+            return eta_s, changes.reason(batch, [batch.action])
+        call, limits = self._patience.call, self._stores.limits
+        if reason := changes.reason(batch, await call(self._stores.fleet.offered)):
+            return None, reason
+        if reason := changes.waits_to_start(batch, now_ms(self._clock)):
+            return None, reason
+        rate = await call(limits.rate_of, batch.lane)
+        start_ms = 0.0 if rate is None else (await call(limits.reserve, batch.lane, 0, 0)).then_ms
+        ahead = changes.ahead_of(counts, left, rate, start_ms)
+        return changes.eta_s(batch, ahead, now_ms(self._clock)), changes.waits_for(ahead)
+
     # -- ends of parts ---------------------------------------------------------------------
 
     async def record_ends(self, partition: int, ends: Sequence[PartEnd]) -> list[PartEnd]:
@@ -403,7 +420,9 @@ class Reconciler:
         try:
             if batch.is_final:
                 await self._tell_done(batch)
-                await self._patience.call(self._stores.batches.forget, batch.id, KEEP_MS)
+                await self._patience.call(
+                    self._stores.batches.forget, batch.id, batch.keep_ms or KEEP_MS
+                )
         except HeatsinkError as error:
             logger.info("concluding batch %r failed: %s", batch.id, error)
             return ""

@@ -23,13 +23,16 @@ PartState = Literal["staged", "ready", "paused", "cancelled", "finished"]
 RUNNING, DONE, RETRY, FAILED, BACK = ".", "d", "r", "f", "b"
 ANNOUNCED_MS = 86_400_000  # how long an action stays known after its last worker left
 BOOKED_MS_MAX = 1_000.0  # how far ahead starts are booked
+RESULTS_PAGE_BYTES = 1 << 20
 LATE_MS = 20.0  # how late a booked start may be used
 
 
 class Part(msgspec.Struct, frozen=True):
     """A batch's items in one partition. Items of a `limited` part wait for grants of their lane.
 
-    No item starts before `start_ms`, by the partition's time.
+    No item starts before `start_ms`, by the partition's time. If `result_bytes` is not 0, the
+    results of done items are kept. `keeps_items` says whether done items are kept, too. After its
+    end the part is kept for `keep_ms`; 0 means the default.
     """
 
     id: str
@@ -42,6 +45,9 @@ class Part(msgspec.Struct, frozen=True):
     weight: float = 1.0
     priority: int = 0
     start_ms: int = 0
+    result_bytes: int = 0
+    keeps_items: bool = False
+    keep_ms: int = 0
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -72,7 +78,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 class Slice(msgspec.Struct, frozen=True):
     """`count` items of a chunk, from offset `start` on, under the lease `attempt`.
 
-    `body` is the whole chunk. `tries` is the number of earlier attempts that count.
+    `body` is the whole chunk. `tries` is the number of earlier attempts that count. If
+    `result_bytes` is not 0, the worker reports what handlers return, up to this size per item.
     """
 
     attempt: str
@@ -87,6 +94,7 @@ class Slice(msgspec.Struct, frozen=True):
     count: int
     tries: int
     body: bytes
+    result_bytes: int = 0
 
 
 class LaneDepth(msgspec.Struct, frozen=True):
@@ -127,13 +135,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
     `.` means that the item still runs, `d` done, `r` retry later, `f` failed for good, `b` given
     back without being started. The store counts each mark once; `used_us` is the time spent on the
-    newly marked items.
+    newly marked items. `results` are encoded results of items marked `d`, by offset. The store
+    records a result in the same call that first marks its item, or never.
     """
 
     attempt: str
     marks: str
     used_us: int
     setbacks: list[Setback] = msgspec.field(default_factory=list)
+    results: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
 
 
 class PartCounts(msgspec.Struct, frozen=True):
@@ -184,6 +194,17 @@ class FailedItem(msgspec.Struct, frozen=True):
     tries: int
     reason: str
     body: bytes
+
+
+class KeptChunk(msgspec.Struct, frozen=True):
+    """The results kept for a chunk: for each done item its offset, its lap, and its result.
+
+    `body` is the chunk, or empty if the caller did not ask for it or the chunk is gone.
+    """
+
+    number: int
+    results: list[tuple[int, int, bytes]]
+    body: bytes = b""
 
 
 class Chores(msgspec.Struct, frozen=True):
@@ -275,6 +296,15 @@ class QueueStore(LoadStore, Protocol):
     async def failures(
         self, partition: int, part: str, after: str, limit: int
     ) -> list[FailedItem]: ...
+
+    async def results(
+        self, partition: int, part: str, chunks: Sequence[tuple[int, int]], with_items: bool
+    ) -> list[KeptChunk]:
+        """Return the results kept for these chunks of a part: each a number and a count of items.
+
+        Stops after the chunk with which the answer reaches `RESULTS_PAGE_BYTES`, so the list may be
+        shorter than `chunks`. It is empty if there is no such part.
+        """
 
 
 class LossStore(Protocol):

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from random import Random
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -61,6 +61,7 @@ from .batch import (
     plain,
 )
 from .reconcile import Patience
+from .results import ResultOptions, kept_by
 from .store import BatchStore, Chunk, Part, PartCounts, PartitionLoad, QueueStores
 
 logger = logging.getLogger("heatsink")
@@ -83,7 +84,7 @@ AHEAD_S_MAX = 366 * 86_400.0
 # -- options -------------------------------------------------------------------------------------
 
 
-class BatchOptions(TypedDict, total=False):
+class BatchOptions(ResultOptions, total=False):
     """Further options of `hs.bulk.submit`, such as `delay=60`."""
 
     at: datetime | None
@@ -95,7 +96,9 @@ class BatchOptions(TypedDict, total=False):
 def check_options(options: BatchOptions, now_ms: int) -> dict[str, Any]:
     """Return the fields of the record that these options set. Raises `InvalidSetting`."""
     check_names("submit()", options, BatchOptions.__annotations__)
-    return {"start_ms": start_of(options.get("at"), options.get("delay"), now_ms)}
+    start_ms = start_of(options.get("at"), options.get("delay"), now_ms)
+    has_more = options.keys() & ResultOptions.__annotations__.keys()
+    return {"start_ms": start_ms, **(kept_by(options) if has_more else {})}
 
 
 def start_of(at: object, delay: object, now_ms: int) -> int:
@@ -178,7 +181,7 @@ class Submission:
         self._window_bytes = 0
 
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch:
-        lane = lane_of(self._batch)
+        lane = self._batch.lane
         self._limited = await self._patience.call(self._stores.limits.rate_of, lane) is not None
         if now_ms(self._clock) - self._batch.submitted_ms > FRESH_S * 1000:
             await self._renew()  # the record of an earlier submission
@@ -303,11 +306,14 @@ class Submission:
             tenant=batch.tenant,
             action=batch.action,
             submitted_ms=batch.submitted_ms,
-            lane=lane_of(batch),
+            lane=batch.lane,
             limited=self._limited,
             weight=batch.weight,
             priority=batch.priority,
             start_ms=batch.start_ms,
+            result_bytes=batch.result_bytes,
+            keeps_items=False,
+            keep_ms=batch.keep_ms,
         )
 
     # -- confirming ------------------------------------------------------------------------
@@ -543,11 +549,6 @@ async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Ba
 def is_left_behind(batch: Batch, at_ms: int) -> bool:
     """Return whether the submitter is presumed dead: the record was not renewed for `LEFT_MS`."""
     return batch.state == "open" and at_ms - max(batch.submitted_ms, batch.renewed_ms) > LEFT_MS
-
-
-def lane_of(batch: Batch) -> str:
-    """Return the name of the batch's lane. Names are unique, since an action has no slash."""
-    return f"{batch.action}/{batch.tenant}"
 
 
 def part_id(batch: str, generation: str, partition: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, Unpack
 
-from heatsink.bulk.batch import Batch, Failure, Progress
+from heatsink.bulk.batch import Batch, Failure, Progress, Result
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.moving import MoveProgress
 from heatsink.bulk.plan import PartitionPlace, QueuePlan
@@ -431,7 +431,8 @@ class BlockingBulk:
         `"500/s"`, limits how fast items of this action start for this tenant; `priority` orders a
         tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
         allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. No item
-        starts before the datetime `at`, or before `delay` (in seconds) has passed. Raises
+        starts before the datetime `at`, or before `delay` (in seconds) has passed.
+        `results="keep"` keeps what the handler returns for each item. Raises
         `InvalidBody` for any other item, `IdReused` if another batch has the id, and `Overloaded`
         if the queue does not answer. The message of `Overloaded` names the id to submit again::
 
@@ -533,6 +534,18 @@ class BlockingBulk:
                 print(failure.index, failure.item, failure.reason)
         """
         return self._loop.iterate(self._part.failures(id))
+
+    def results(self, id: str, after: int = -1) -> Iterator[Result]:
+        """Iterate over the results of the items that are done, in the order of the items.
+
+        `after` is the index of the last result that the caller has: the iteration goes on behind
+        it. While the batch runs, results of other items are missing: wait for its end first. Raises
+        `Conflict` if the batch was submitted without `results="keep"`::
+
+            for result in hs.bulk.results(batch.id):
+                print(result.index, result.value)
+        """
+        return self._loop.iterate(self._part.results(id, after))
 
     def wait(self, id: str, timeout_s: float | None = None) -> Progress:
         """Wait until the batch ends; return its progress. Raises `Overloaded` after `timeout_s`.

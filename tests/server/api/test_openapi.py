@@ -43,6 +43,7 @@ POST /v1/bulk/{name}
 GET /v1/bulk
 GET /v1/bulk/{name}
 GET /v1/bulk/{name}/failures
+GET /v1/bulk/{name}/results
 POST /v1/bulk/{name}/cancel
 POST /v1/bulk/{name}/pause
 POST /v1/bulk/{name}/resume

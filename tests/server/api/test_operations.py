@@ -72,6 +72,22 @@ async def test_a_batch_runs_and_its_failures_can_be_read(api: AsyncClient, hs: H
         assert [batch["id"] for batch in batches] == [made.json()["id"]]
 
 
+async def test_results_are_streamed_as_lines_and_as_csv(api: AsyncClient, hs: Heatsink) -> None:
+    async with working(hs):
+        order: dict[str, str | int] = {"results": "keep", "result_bytes": 100, "result_days": 1}
+        made = await api.post("/v1/bulk/tag", json=["good"] * 5, params=order)
+        path = f"/v1/bulk/{made.json()['id']}/results"
+        await until(api, made.json()["id"], "done")
+        lines = (await api.get(path, params={"after": 1, "limit": 2})).text.splitlines()
+        assert [msgspec.json.decode(line)["index"] for line in lines] == [2, 3]
+        table = await api.get(path, params={"format": "csv"})
+        assert table.headers["content-type"].startswith("text/csv")
+        assert table.text.splitlines()[0] == "index,value"
+        plain = await api.post("/v1/bulk/tag", json=["good"])
+        assert (await api.get(f"/v1/bulk/{plain.json()['id']}/results")).status_code == 409
+        assert (await api.get("/v1/bulk/nobody/results")).status_code == 404
+
+
 async def test_lines_are_streamed_in(api: AsyncClient) -> None:
     async def lines() -> AsyncIterator[bytes]:
         for number in range(1_000):

@@ -32,7 +32,7 @@ from heatsink.bulk.batch import Batch, State
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.plan import LEGACY, QueuePlan
 from heatsink.bulk.store import QueueStores, Verb
-from heatsink.bulk.submit import LEFT_BEHIND, give_up, lane_of
+from heatsink.bulk.submit import LEFT_BEHIND, give_up
 from heatsink.errors import Closed, HeatsinkError, InvalidInput
 from heatsink.primitives.allowed_urls import allowed_url, check_prefixes
 from heatsink.primitives.checks import (
@@ -545,7 +545,7 @@ class Housekeeping:
 
     async def _declare_again(self, batch: Batch) -> None:
         """Restore a rate limit that its server has lost."""
-        limits, lane = self._stores.limits, lane_of(batch)
+        limits, lane = self._stores.limits, batch.lane
         if batch.rate is not None and await limits.rate_of(lane) is None:
             await limits.declare(lane, batch.rate)
 

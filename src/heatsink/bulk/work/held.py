@@ -50,6 +50,7 @@ RETRY_S = 0.25
 ASK_AGAIN_S = (0.01, 2.0)  # bounds of the pause when no start is free: the rate may be raised
 DRIFT = 1e-4  # maximum drift between two clocks
 ANSWERS = 16
+NEWS_BYTES = 4 << 20  # results per call to the store; larger calls would hold up other calls
 NEVER = float("inf")
 _RUNNING, _BACK, _FAILED = ord(RUNNING), ord(BACK), ord(FAILED)
 _encoded = msgspec.msgpack.Encoder().encode
@@ -62,7 +63,10 @@ _decoded = msgspec.msgpack.Decoder(Setback).decode
 class Held:
     """One slice under its lease."""
 
-    __slots__ = ("_marks", "first", "items", "lost", "open", "sent", "setbacks", "slice", "used_s")
+    __slots__ = (
+        *("_marks", "first", "items", "lost", "open", "results", "sent", "setbacks", "slice"),
+        "used_s",
+    )
 
     def __init__(self, claimed: Slice) -> None:
         self.slice = claimed
@@ -72,6 +76,7 @@ class Held:
         self.lost = False
         self.used_s = 0.0
         self.setbacks: list[Setback] = []
+        self.results: dict[int, bytes] = {}  # that the store has not confirmed
         self.sent: Outcome | None = None
         self._marks = bytearray(RUNNING * claimed.count, "ascii")
 
@@ -89,6 +94,11 @@ class Held:
             logger.error("a chunk of batch %r cannot be read: %s", claimed.batch, error)
         for offset in range(len(self.items), claimed.count):
             self.mark(offset, _FAILED, 0.0, Setback(offset, UNREADABLE))
+
+    def keep(self, offset: int, result: bytes) -> None:
+        """Keep the result of an item that is going to be marked as done."""
+        if self._marks[offset] == _RUNNING:
+            self.results[offset] = result
 
     def mark(self, offset: int, mark: int, used_s: float, setback: Setback | None = None) -> bool:
         """Set the outcome of the item at `offset`.
@@ -110,7 +120,11 @@ class Held:
 
     def outcome(self) -> Outcome:
         return Outcome(
-            self.slice.attempt, self._marks.decode(), int(self.used_s * 1e6), list(self.setbacks)
+            self.slice.attempt,
+            self._marks.decode(),
+            int(self.used_s * 1e6),
+            list(self.setbacks),
+            list(self.results.items()),
         )
 
 
@@ -162,9 +176,12 @@ class Ledger:
             self.changed(held)
 
     def take_news(self) -> list[tuple[Held, Outcome]]:
-        news = [(held, held.outcome()) for held in self._changed.values()]
-        self._changed.clear()
-        for held, _ in news:
+        """Return the outcomes to send: all of them, or as many as hold `NEWS_BYTES` of results."""
+        news, size = [], 0
+        while self._changed and size < NEWS_BYTES:
+            held = self._changed.pop(next(iter(self._changed)))
+            size += sum(map(len, held.results.values()))
+            news.append((held, held.outcome()))
             held.used_s = 0.0
         return news
 
@@ -181,6 +198,8 @@ class Ledger:
         """Remember that the store has these outcomes, and drop the slices that have ended."""
         for held, outcome in news:
             held.sent = outcome
+            for offset, _ in outcome.results:
+                held.results.pop(offset, None)
             if RUNNING not in outcome.marks:
                 self._held.pop(held.slice.attempt, None)
 

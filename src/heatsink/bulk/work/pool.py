@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -18,7 +18,7 @@ from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
 from math import isnan
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from heatsink.bulk.actions import (
     Action,
@@ -30,6 +30,7 @@ from heatsink.bulk.actions import (
     RateLimited,
     Retry,
 )
+from heatsink.bulk.results import kept
 from heatsink.bulk.store import DONE, FAILED, RETRY, Setback
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
@@ -196,6 +197,7 @@ class WorkerPool:
         self.busy += 1
         name = job.places[0][0].slice.action
         worker.action = action = self._actions.get(name) or self._unknown(name, job)
+        results: list[Done | BaseException]
         try:
             results = await self._call(action, job)
         except BaseException as error:  # every error of a handler is an outcome of its items
@@ -250,12 +252,11 @@ class WorkerPool:
             await self._clock.sleep(0)  # a cancellation that is still pending is raised here
         return not is_ours
 
-    async def _call(self, action: Action, job: Job) -> list[BaseException | None]:
+    async def _call(self, action: Action, job: Job) -> list[Done | BaseException]:
         if action.together == 1:
             held, offset = job.places[0]
             item = held.items[offset] if action.read is None else action.read(held.items[offset])
-            await call_handler(action, item, self._context(held, offset))
-            return [None]
+            return [Done(await call_handler(action, item, self._context(held, offset)))]
         items, contexts = [], []
         results: list[BaseException | None] = []
         for held, offset in job.places:
@@ -267,9 +268,9 @@ class WorkerPool:
             else:
                 results.append(None)
                 contexts.append(self._context(held, offset))
-        if not items:
-            return results
-        answers = iter(_outcomes(await call_handler(action, items, contexts), len(items)))
+        keeps = any(held.slice.result_bytes for held, _ in job.places)
+        answer = await call_handler(action, items, contexts) if items else None
+        answers = iter(_outcomes(answer, len(items), keeps))
         return [next(answers) if result is None else result for result in results]
 
     def _context(self, held: Held, offset: int) -> Context:
@@ -286,12 +287,13 @@ class WorkerPool:
         )
 
     def _settle(
-        self, job: Job, action: Action, results: list[BaseException | None], used_s: float
+        self, job: Job, action: Action, results: Sequence[Done | BaseException], used_s: float
     ) -> None:
         each_s = used_s / job.count
         self.finished += job.count
-        for (held, offset), error in zip(job.places, results, strict=True):
+        for (held, offset), result in zip(job.places, results, strict=True):
             self._ledger.changed(held)
+            error = _keep(held, offset, result) if isinstance(result, Done) else result
             if error is None:
                 held.mark(offset, _DONE, each_s)
                 continue
@@ -470,20 +472,43 @@ async def _call_bare(action: Action, handler: Callable[..., Any], items: Any, co
     return answer
 
 
-def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
-    """Convert the return value of a handler that took `count` items into one result per item.
+class Done(NamedTuple):
+    """The handler ran the item, and returned `value`."""
 
-    A result is None if the item is done, otherwise the item's error. The handler returns None if
-    all items are done, otherwise a list of results.
+    value: Any
+
+
+def _outcomes(answer: Any, count: int, keeps: bool) -> list[Done | BaseException]:
+    """Convert the return value of a handler that took `count` items into one outcome per item.
+
+    The handler returns None if all items are done. Otherwise it returns a list, with an exception
+    for each item that is not done. For items that are done, the list has None, or the result if the
+    batch `keeps` results.
     """
     if answer is None:
-        return [None] * count
-    results = list(answer) if isinstance(answer, Iterable) else []
-    is_right = all(r is None or isinstance(r, BaseException) for r in results)
+        return [Done(None)] * count
+    is_list = isinstance(answer, Iterable) and not isinstance(answer, str | bytes | dict)
+    results = list(answer) if is_list else []
+    is_right = keeps or all(r is None or isinstance(r, BaseException) for r in results)
     if len(results) != count or not is_right:
-        wanted = f"a list with None or an exception for each of the {count} items"
+        word = "a result" if keeps else "None"
+        wanted = f"a list with {word} or an exception for each of the {count} items"
         return [BadAnswer(f"the handler must return None, or {wanted}")] * count
-    return results
+    return [r if isinstance(r, BaseException) else Done(r) for r in results]
+
+
+def _keep(held: Held, offset: int, done: Done) -> Fail | None:
+    """Keep the result of an item if its batch keeps results.
+
+    Returns the error with which the item fails if its result cannot be kept.
+    """
+    if not held.slice.result_bytes:
+        return None
+    try:
+        held.keep(offset, kept(done.value, held.slice.result_bytes))
+    except Fail as error:
+        return error
+    return None
 
 
 class BadAnswer(Exception):

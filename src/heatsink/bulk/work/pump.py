@@ -274,6 +274,7 @@ class Pump:
             took_s = min(self._clock.monotonic_s() - began_s, FLUSH_S_MAX / 2)
             if not is_sent:
                 await self._clock.sleep(PAUSE_S)
+            if self._ledger.has_news:
                 self._news()
 
     async def flush(self, beats: list[str] | None = None) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from heatsink.bulk.batch import Progress, State
+from heatsink.bulk.batch import ITEMS_MAX, Progress, State
+from heatsink.bulk.results import DAYS_MAX, RESULT_BYTES_MAX
 
 from .shapes import Limit, Strict
 
@@ -34,6 +35,28 @@ class BulkQuery(Strict, frozen=True):
         | None
     ) = None
 
+    results: (
+        Annotated[Literal["keep"], Meta(description="Keep what the handler returns for each item.")]
+        | None
+    ) = None
+    result_bytes: (
+        Annotated[int, Meta(ge=1, le=RESULT_BYTES_MAX, description="Maximum size of one result.")]
+        | None
+    ) = None
+    result_days: (
+        Annotated[
+            float,
+            Meta(gt=0, le=DAYS_MAX, description="Days for which batch and results are kept."),
+        ]
+        | None
+    ) = None
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The options about results that the caller has set."""
+        names = ("results", "result_bytes", "result_days")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
 
 class BatchesQuery(Strict, frozen=True):
     limit: Limit = 50
@@ -42,6 +65,17 @@ class BatchesQuery(Strict, frozen=True):
 
 class FailuresQuery(Strict, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+
+
+class ResultsQuery(Strict, frozen=True):
+    after: Annotated[
+        int, Meta(ge=-1, le=ITEMS_MAX, description="Index of the last result that you have.")
+    ] = -1
+    limit: Annotated[int, Meta(ge=1, le=ITEMS_MAX)] = ITEMS_MAX
+    format: Annotated[
+        Literal["ndjson", "csv"],
+        Meta(description="A line of JSON per result, or CSV with the value as JSON."),
+    ] = "ndjson"
 
 
 class Accepted(msgspec.Struct, frozen=True):

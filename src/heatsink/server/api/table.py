@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from heatsink.bulk.batch import Failure, Progress
+from heatsink.bulk.batch import Failure, Progress, Result
 from heatsink.bulk.bulk import Bulk
 
 from . import bulk_shapes, shapes
@@ -172,6 +172,16 @@ BULK = (
         Failure,
         query=bulk_shapes.FailuresQuery,
         problems={404: ""},
+        media_type=bulk.LINES,
+        stream=True,
+    ),
+    read(
+        BATCH + "/results",
+        bulk.results,
+        "The results of the items that are done, one per line, in the order of the items.",
+        Result,
+        query=bulk_shapes.ResultsQuery,
+        problems={404: "", 409: "The batch keeps no results"},
         media_type=bulk.LINES,
         stream=True,
     ),

@@ -31,6 +31,7 @@ from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
 from heatsink.primitives.checks import shown, shown_url
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.words import counted
+from heatsink.server.api.calls.bulk import as_json, csv_line
 from heatsink.server.api.requests import read_json
 
 from .configuration import WholeRange, config_option, json_option
@@ -179,6 +180,9 @@ async def _through_server(
 @click.option("--on-done", default="", help="Action to run with the outcome when the batch ends.")
 @click.option("--at", help="Time before which no item starts, such as 2026-12-24T18:00+01:00.")
 @click.option("--delay", type=float, help="Seconds from now on before which no item starts.")
+@click.option("--keep-results", is_flag=True, help="Keep what ACTION returns for each item.")
+@click.option("--result-bytes", type=int, help="Maximum size of one result.")
+@click.option("--result-days", type=float, help="Days for which batch and results are kept.")
 @click.option("--one-partition", is_flag=True, help="Put the whole batch into one partition.")
 @click.option("--no-wait", is_flag=True, help="Print the batch's id and exit before it has ended.")
 @json_option
@@ -198,6 +202,9 @@ def submit(
     """
     names = ("tenant", "priority", "rate", "on_done", "delay")
     order = {name: others.pop(name) for name in names} | {"at": _instant(others.pop("at"))}
+    order |= {"results": "keep"} if others.pop("keep_results") else {}
+    kept = {name: others.pop(name) for name in ("result_bytes", "result_days")}
+    order |= {name: value for name, value in kept.items() if value is not None}
     accepted_as: list[str] = []
 
     async def run(bulk: Bulk) -> BatchProgress:
@@ -384,7 +391,7 @@ def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
         if as_csv:
             writer.writerow(["index", "attempts", "reason", "item"])
         async for failure in bulk.failures(batch_id):
-            item = _as_json(failure.item)
+            item = as_json(failure.item)
             if as_csv:
                 words = [failure.index, failure.attempts, failure.reason, item.decode()]
                 writer.writerow(words)
@@ -395,11 +402,29 @@ def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
     _with_bulk(run, **options)
 
 
-def _as_json(item: object) -> bytes:
-    try:
-        return msgspec.json.encode(item)
-    except (TypeError, ValueError):  # keys that JSON cannot represent
-        return msgspec.json.encode(repr(item))
+@bulk.command()
+@config_option
+@click.argument("batch_id", metavar="BATCH")
+@queue_or_server_options
+@click.option("--after", type=WholeRange(-1), default=-1, help="Index of the last result you have.")
+@click.option("--csv/--json", "as_csv", help="Print CSV, or one JSON object per line.")
+def results(batch_id: str, after: int, as_csv: bool, **options: Any) -> None:
+    """Print what the handler returned for the items of BATCH that are done, in their order.
+
+    The batch must have been submitted with --keep-results.
+    """
+
+    async def run(bulk: Bulk) -> None:
+        if as_csv:
+            click.echo(csv_line("index", "value"), nl=False)
+        async for result in bulk.results(batch_id, after):
+            value = as_json(result.value)
+            if as_csv:
+                click.echo(csv_line(result.index, value.decode()), nl=False)
+            else:
+                click.echo(b'{"index":%d,"value":%s}' % (result.index, value))
+
+    _with_bulk(run, **options)
 
 
 def _steering(name: str, method: str, said: str, text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from heatsink.bulk.batch import Failure, Progress
+from heatsink.bulk.batch import Failure, Progress, Result
 from heatsink.server.api.bulk_shapes import Accepted, Batches, BatchLine
 from heatsink.server.api.requests import RETRY_HEADER
 
@@ -17,6 +17,7 @@ from .remote import Remote
 FAILURES_MAX = 1_000_000  # the most that the API gives in one response
 _encode = msgspec.json.Encoder().encode
 _failure = msgspec.json.Decoder(Failure).decode
+_result = msgspec.json.Decoder(Result).decode
 
 
 class RemoteBulk:
@@ -47,6 +48,10 @@ class RemoteBulk:
     async def failures(self, id: str) -> AsyncIterator[Failure]:
         for line in self._remote.lines("v1", "bulk", id, "failures", limit=FAILURES_MAX):
             yield _failure(line)
+
+    async def results(self, id: str, after: int = -1) -> AsyncIterator[Result]:
+        for line in self._remote.lines("v1", "bulk", id, "results", after=after):
+            yield _result(line)
 
     async def cancel(self, id: str) -> None:
         self._remote.post("v1", "bulk", id, "cancel")

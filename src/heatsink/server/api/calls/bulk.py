@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import AsyncIterator, Awaitable, Callable
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from heatsink.server.api.bulk_shapes import (
     BatchLine,
     BulkQuery,
     FailuresQuery,
+    ResultsQuery,
 )
 from heatsink.server.api.problems import Refusal
 from heatsink.server.api.requests import (
@@ -35,7 +38,7 @@ from heatsink.server.api.shapes import NoQuery
 
 from .data import from_ms
 
-ARRAY, LINES = "application/json", "application/x-ndjson"
+ARRAY, LINES, CSV = "application/json", "application/x-ndjson", "text/csv"
 LINE_BYTES_MAX = 1_024 * 1_024
 _decode_array = msgspec.json.Decoder(list[Any]).decode
 _decode = msgspec.json.Decoder().decode
@@ -60,6 +63,7 @@ async def submit(call: Call[BulkQuery, None]) -> Reply:
         spread=query.spread,
         at=query.at,
         delay=query.delay,
+        **query.kept,
     )
     return Reply(Accepted(batch.id, batch.items, batch.state), 202)
 
@@ -137,6 +141,43 @@ async def failures(call: Call[FailuresQuery, None]) -> Response:
                 return
 
     return StreamingResponse(lines(), media_type=LINES, headers={"cache-control": "no-cache"})
+
+
+async def results(call: Call[ResultsQuery, None]) -> Response:
+    bulk, name, query = call.service.hs.bulk, call.path["name"], call.query
+    await bulk.status(name)  # raises for an unknown batch before the status 200 is sent
+    found = bulk.results(name, query.after)
+    first = await anext(found, None)  # raises if the batch keeps no results
+
+    async def lines() -> AsyncIterator[bytes]:
+        if query.format == "csv":
+            yield csv_line("index", "value")
+        result, left = first, query.limit
+        while result is not None and left:
+            body = as_json(result.value)
+            if query.format == "csv":
+                yield csv_line(result.index, body.decode())
+            else:
+                yield b'{"index":%d,"value":%s}\n' % (result.index, body)
+            left -= 1
+            result = await anext(found, None)
+
+    kind = CSV if query.format == "csv" else LINES
+    return StreamingResponse(lines(), media_type=kind, headers={"cache-control": "no-cache"})
+
+
+def as_json(value: object) -> bytes:
+    """Return the value as JSON. What only msgpack can represent, such as odd keys, becomes text."""
+    try:
+        return _encode(value)
+    except (TypeError, ValueError):
+        return _encode(repr(value))
+
+
+def csv_line(*words: object) -> bytes:
+    line = StringIO()
+    csv.writer(line).writerow(words)
+    return line.getvalue().encode()
 
 
 def steer(change: Callable[[Bulk, str], Awaitable[None]]) -> Handler:

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd, digest_of, digests_added
-from heatsink.bulk.store import Chunk, FailedItem, Part, PartCounts, PartState, Slice, Verb
+from heatsink.bulk.store import (
+    Chunk,
+    FailedItem,
+    KeptChunk,
+    Part,
+    PartCounts,
+    PartState,
+    Slice,
+    Verb,
+)
 
 LOSSES_MAX = 3
 LOST = "the worker died {} times while the item ran"
@@ -48,6 +57,7 @@ class Share:
     lost: int = 0
     missing: list[Gap] = field(default_factory=list)
     record: Batch | None = None
+    results: dict[Place, tuple[int, bytes]] = field(default_factory=dict)
     is_early: bool = False
     """Whether the part sleeps until its start time. Its items do not count as waiting."""
 
@@ -237,20 +247,23 @@ class Share:
             count=count,
             tries=self.tries.get((chunk, start), 0),
             body=self.chunks[chunk].body,
+            result_bytes=part.result_bytes,
         )
 
     # -- outcomes --------------------------------------------------------------------------
 
-    def finish(self, place: Place) -> None:
+    def finish(self, place: Place, result: bytes | None = None) -> None:
         self.running -= 1
         self.done += 1
+        if self.part.result_bytes and result is not None:
+            self.results[place] = (self.lap, result)
         self._let_go(place)
 
     def _let_go(self, place: Place) -> None:
         self.tries.pop(place, None)
         self.losses.pop(place, None)
         self.left[place[0]] -= 1
-        if not self.left[place[0]]:
+        if not self.left[place[0]] and not self.part.keeps_items:
             self.chunks.pop(place[0], None)
 
     def fail(self, place: Place, reason: str) -> None:
@@ -321,6 +334,15 @@ class Share:
         """Return the ranges of missing items, for a part that was staged with `chunks` chunks."""
         ahead = (n for n in range(self.next_chunk, chunks) if n not in self.chunks)
         return self.missing + [(n, self.next_offset * (n == self.next_chunk), -1) for n in ahead]
+
+    def kept(self, number: int, count: int, with_items: bool) -> KeptChunk:
+        found = [
+            (offset, *self.results[number, offset])
+            for offset in range(count)
+            if (number, offset) in self.results
+        ]
+        chunk = self.chunks.get(number) if with_items and found else None
+        return KeptChunk(number, found, chunk.body if chunk else b"")
 
     def delayed_after(self, now_ms: float) -> int:
         return sum(due_ms > now_ms for due_ms in self.delayed.values())

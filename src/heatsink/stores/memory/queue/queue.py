@@ -21,6 +21,7 @@ from heatsink.bulk.store import (
     BACK,
     DONE,
     FAILED,
+    RESULTS_PAGE_BYTES,
     RETRY,
     RUNNING,
     Chores,
@@ -28,6 +29,7 @@ from heatsink.bulk.store import (
     Claimed,
     ClaimRequest,
     FailedItem,
+    KeptChunk,
     LaneDepth,
     LivePart,
     Outcome,
@@ -303,13 +305,18 @@ class QueuePartition:
         if lease is None or len(outcome.marks) != len(lease.marks):
             return False
         setbacks = {setback.offset: setback for setback in outcome.setbacks}
+        results = dict(outcome.results)
         settled = started = 0
         for offset, mark in enumerate(outcome.marks):
             if mark != RUNNING and lease.marks[offset] == RUNNING:
                 settled += 1
                 started += mark != BACK
                 place = (lease.chunk, lease.start + offset)
-                self._mark(lease.share, place, mark, setbacks.get(offset), now_ms)
+                if mark == DONE:
+                    lease.share.finish(place, results.get(offset))
+                    self.tally["done"] += 1
+                else:
+                    self._mark(lease.share, place, mark, setbacks.get(offset), now_ms)
         lease.marks = "".join(
             new if old == RUNNING else old
             for old, new in zip(lease.marks, outcome.marks, strict=True)
@@ -324,10 +331,7 @@ class QueuePartition:
         self, share: Share, place: Place, mark: str, setback: Setback | None, now_ms: float
     ) -> None:
         why = setback or Setback(place[1])
-        if mark == DONE:
-            share.finish(place)
-            self.tally["done"] += 1
-        elif mark == FAILED:
+        if mark == FAILED:
             share.fail(place, why.reason)
             self.tally["failed"] += 1
         elif mark in (RETRY, BACK):
@@ -498,6 +502,22 @@ class MemoryQueue(Timed):
     async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
         share = self.at(partition).shares.get(part)
         return share.failures_after(after, limit) if share else []
+
+    async def results(
+        self, partition: int, part: str, chunks: Sequence[tuple[int, int]], with_items: bool
+    ) -> list[KeptChunk]:
+        share = self.at(partition).shares.get(part)
+        found: list[KeptChunk] = []
+        size = 0
+        if share is None:
+            return found
+        for number, count in chunks:
+            kept = share.kept(number, count, with_items)
+            found.append(kept)
+            size += len(kept.body) + sum(len(body) for _, _, body in kept.results)
+            if size >= RESULTS_PAGE_BYTES:
+                break
+        return found
 
     async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
         share = self.at(partition).shares.get(part)

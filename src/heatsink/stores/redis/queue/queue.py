@@ -13,11 +13,13 @@ import msgspec
 from heatsink.bulk.batch import Batch, Gap, PartEnd
 from heatsink.bulk.plan import PlaceClosed, spot_of
 from heatsink.bulk.store import (
+    RESULTS_PAGE_BYTES,
     Chores,
     Chunk,
     Claimed,
     ClaimRequest,
     FailedItem,
+    KeptChunk,
     LaneDepth,
     LivePart,
     Outcome,
@@ -46,6 +48,7 @@ _OPERATIONS = (
         "load",
         "part",
         "failures",
+        "results",
         "gaps",
         "live_parts",
     ),
@@ -54,6 +57,7 @@ _OPERATIONS = (
 )
 _OWNERSHIP = ("own", "disown")
 _SLICE_WORDS = 5
+_RESULT_BYTES = 12  # in the fields of a part: see `_info`. Parts of older versions lack it
 CLOSED = "PLACE"  # the first word of the reply of a place that gave the partition away
 NOT_OWNED = Claimed(False, [], [], False, None)
 _INFO: msgspec.msgpack.Decoder[tuple[Any, ...]] = msgspec.msgpack.Decoder(tuple)
@@ -68,7 +72,7 @@ NUMBERS = (  # in the order of scripts/shared/numbers.lua
     *("cancelled", "running", "delayed", "suspects", "lost", "digest", "staged", "recorded"),
 )
 PART_SUFFIXES = (  # of a part's keys besides its own hash
-    *("/chunks", "/notes", "/failures", "/reasons", "/missing", "/record"),
+    *("/chunks", "/notes", "/failures", "/reasons", "/missing", "/record", "/results"),
 )
 _GAUGES = ("waiting", "in_flight")
 _TOTALS = (*("claimed", "done", "failed", "retried", "fenced", "expired", "workers", "used_us"),)
@@ -146,7 +150,9 @@ class RedisQueue:
         self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
     ) -> list[str]:
         settled = _packed([_outcome(outcome) for outcome in outcomes])
-        lost = await self.run("settle", partition, lease_ms, settled, _packed(list(beats)))
+        results = [body for outcome in outcomes for _, body in outcome.results]
+        words: list[Word] = [lease_ms, settled, _packed(list(beats)), *results]
+        lost = await self.run("settle", partition, *words)
         return [attempt.decode() for attempt in lost]
 
     async def chores(self, partition: int, reported: Sequence[PartEnd]) -> Chores:
@@ -186,6 +192,17 @@ class RedisQueue:
         return [
             FailedItem(place.decode(), offset, tries, reason.decode(), body or b"")
             for place, offset, tries, reason, body in found
+        ]
+
+    async def results(
+        self, partition: int, part: str, chunks: Sequence[tuple[int, int]], with_items: bool
+    ) -> list[KeptChunk]:
+        words: list[Word] = [_handle(part), RESULTS_PAGE_BYTES, int(with_items)]
+        words += [word for chunk in chunks for word in chunk]
+        found = await self.run("results", partition, *words)
+        return [
+            KeptChunk(number, list(zip(kept[::3], kept[1::3], kept[2::3], strict=True)), body)
+            for number, kept, body in found
         ]
 
     async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
@@ -298,7 +315,9 @@ def _info(part: Part) -> tuple[Any, ...]:
 
 def _outcome(outcome: Outcome) -> tuple[Any, ...]:
     setbacks = [msgspec.structs.astuple(setback) for setback in outcome.setbacks]
-    return outcome.attempt, outcome.marks, outcome.used_us, setbacks
+    words = outcome.attempt, outcome.marks, outcome.used_us, setbacks
+    offsets = [offset for offset, _ in outcome.results]
+    return (*words, offsets) if offsets else words
 
 
 def _load(answer: Sequence[Any]) -> PartitionLoad:
@@ -338,4 +357,5 @@ def _slices(
             count=count,
             tries=tries,
             body=bodies[body],
+            result_bytes=parts[info][_RESULT_BYTES] if len(parts[info]) > _RESULT_BYTES else 0,
         )

@@ -11,8 +11,10 @@ local function same(one, other)
 end
 
 local function let_expire(p)
-  for _, suffix in ipairs(PART_KEYS) do redis.call('PEXPIRE', p.key .. suffix, ARGV[2]) end
-  redis.call('ZADD', KEPT, exactly(now + ARGV[2]), p.handle)
+  local keep_ms = tonumber(ARGV[2])
+  if (p.info[KEEP_MS] or 0) > 0 then keep_ms = p.info[KEEP_MS] end
+  for _, suffix in ipairs(PART_KEYS) do redis.call('PEXPIRE', p.key .. suffix, keep_ms) end
+  redis.call('ZADD', KEPT, exactly(now + keep_ms), p.handle)
 end
 
 for i = 3, #ARGV, 2 do

@@ -1,5 +1,6 @@
--- settle: now, lease_ms, packed outcomes {attempt, marks, used_us, setbacks}, packed attempts to
--- renew. Records the outcomes and renews leases. Returns the attempts whose lease is gone.
+-- settle: now, lease_ms, packed outcomes {attempt, marks, used_us, setbacks, offsets}, packed attempts
+-- to renew, then the results of the items at these offsets, of all outcomes. Records the outcomes,
+-- with the results of items that are done, and renews leases. Returns the attempts whose lease is gone.
 begin()
 local until_ms = now + tonumber(ARGV[2])
 local lost, is_lost = {}, {}
@@ -9,8 +10,16 @@ local function miss(attempt)
   is_lost[attempt] = true
 end
 
+local word = 4
 for _, outcome in ipairs(cmsgpack.unpack(ARGV[3])) do
-  if not settle(unpack(outcome)) then miss(outcome[1]) end
+  local attempt, marks, used_us, setbacks, offsets = unpack(outcome)
+  local results
+  if offsets then
+    results = {}
+    for i, offset in ipairs(offsets) do results[i] = { offset, ARGV[word + i] } end
+    word = word + #offsets
+  end
+  if not settle(attempt, marks, used_us, setbacks, results) then miss(attempt) end
 end
 meta.fenced = meta.fenced + #lost
 for _, attempt in ipairs(cmsgpack.unpack(ARGV[4])) do

@@ -11,7 +11,8 @@ local function finish(p, lease, count, offsets)
   meta.done = meta.done + count
   local chunks, number = p.key .. '/chunks', lease.chunk
   if redis.call('HINCRBY', chunks, 'l' .. number, -count) <= 0 then
-    redis.call('HDEL', chunks, 'l' .. number, 'c' .. number, 'b' .. number)
+    redis.call('HDEL', chunks, 'l' .. number)
+    if not p.info[KEEPS_ITEMS] then redis.call('HDEL', chunks, 'c' .. number, 'b' .. number) end
   end
   if lease.fresh or redis.call('EXISTS', p.key .. '/notes') == 0 then return end
   local notes = {}
@@ -20,6 +21,21 @@ local function finish(p, lease, count, offsets)
     notes[2 * i - 1], notes[2 * i] = 't' .. place, 'l' .. place
   end
   call_many('HDEL', p.key .. '/notes', notes)
+end
+
+-- Keep the results of the items that `marks` marks as done for the first time. A result is stored
+-- as its lap, a colon, and the encoded value.
+local function keep_results(p, lease, marks, results) -- {offset, value}…
+  if (p.info[RESULT_BYTES] or 0) == 0 then return end
+  local words = {}
+  for _, result in ipairs(results) do
+    local i = result[1] + 1
+    if string.sub(lease.marks, i, i) == '.' and string.sub(marks, i, i) == 'd' then
+      words[#words + 1] = place_of(lease.chunk, lease.start + result[1])
+      words[#words + 1] = p.lap .. ':' .. result[2]
+    end
+  end
+  call_many('HSET', p.key .. '/results', words)
 end
 
 local function fail(p, place, reason)
@@ -140,7 +156,7 @@ local function learn_cost(p, lease, used_us, settled, started)
   redis.call('HSET', SERVICE, action, costs[action])
 end
 
-local function settle(attempt, marks, used_us, setbacks)
+local function settle(attempt, marks, used_us, setbacks, results)
   local lease = find_lease(attempt)
   if not lease or #lease.marks ~= #marks then return false end
   local p = find_part(lease.handle)
@@ -148,6 +164,7 @@ local function settle(attempt, marks, used_us, setbacks)
     forget_lease(lease)
     return false
   end
+  if results then keep_results(p, lease, marks, results) end
   local settled, started
   if not string.find(marks, '[^d]') and not string.find(lease.marks, '[^.]') then
     settled, started = #marks, #marks

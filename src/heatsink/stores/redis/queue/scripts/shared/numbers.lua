@@ -24,10 +24,10 @@ local KEPT = root .. 'kept' -- handles of parts that have ended, by the time unt
 local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
   'cancelled', 'running', 'delayed', 'suspects', 'lost', 'digest', 'staged', 'recorded' }
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
-  '/missing', '/record' }
+  '/missing', '/record', '/results' }
 local IS_LIVE = { ready = true, paused = true, cancelled = true }
 local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE,
-  START = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+  START, RESULT_BYTES, KEEPS_ITEMS, KEEP_MS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 
 -- The partition's own numbers ------------------------------------------------------------------
 
