@@ -18,6 +18,7 @@ from heatsink.door.keys import TAG
 from heatsink.door.times import iso_text
 from heatsink.errors import Closed, InvalidSetting
 from tests.adoption import complete_adoption
+from tests.server.door.conftest import records_of
 from tests.waiting import until
 
 from .conftest import KEYS, Engine
@@ -59,6 +60,29 @@ def made(engine: Engine) -> Iterator[tuple[Any, Any, Attachment]]:
     with attach(resource, tables=[declared(plain.name)], registry=engine.registry) as attachment:
         complete_adoption(engine.registry, plain.name)
         yield resource.Table(plain.name), plain, attachment
+
+
+def test_a_streams_client_of_an_attached_session_shows_the_keys_of_the_application(
+    engine: Engine,
+) -> None:
+    plain = engine.make_table(f"attached{next(names)}")
+    session: Any = boto3.Session("any", "any", region_name="us-east-1")
+    past: Any = boto3.Session("any", "any", region_name="us-east-1")
+    stream = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
+    plain.meta.client.update_table(TableName=plain.name, StreamSpecification=stream)
+    with attach(session, tables=[declared(plain.name)], registry=engine.registry) as attachment:
+        complete_adoption(engine.registry, plain.name)
+        where = {"endpoint_url": engine.endpoint}
+        table = session.resource("dynamodb", **where).Table(plain.name)
+        spread(attachment, plain, table)
+        shown, stored = (
+            records_of(plain.meta.client, of.client("dynamodbstreams", **where), plain.name)
+            for of in (session, past)
+        )
+    changes = [one["dynamodb"] for one in shown]
+    assert {one["Keys"][KEYS[0]]["S"] for one in changes} == {"r"}
+    assert {one["NewImage"][KEYS[0]]["S"] for one in changes if "NewImage" in one} == {"r"}
+    assert any(TAG in one["dynamodb"]["Keys"][KEYS[0]]["S"] for one in stored)
 
 
 def test_boto3_uses_a_spread_table_as_any_other(made: Any) -> None:

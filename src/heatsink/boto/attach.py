@@ -33,6 +33,7 @@ from heatsink.door.keys import check_partition_value, subject_in
 from heatsink.door.places import adopting
 from heatsink.door.protocol import Body, Call, WireError
 from heatsink.door.records import look_for_rows, record_of
+from heatsink.door.streams import shown_records
 from heatsink.errors import Closed, HeatsinkError, InvalidSetting
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock, SystemClock
@@ -43,7 +44,9 @@ from heatsink.registry.layouts import Layout
 from .background import THROTTLES, Background
 
 BEFORE_SEND = "before-send.dynamodb"
-CREATING = "creating-client-class.dynamodb"
+RECORDS_READ = "after-call.dynamodb-streams.GetRecords"
+CREATING = ("creating-client-class.dynamodb", "creating-client-class.dynamodb-streams")
+SERVICES = ("dynamodb", "dynamodbstreams")
 OK = 200
 PARALLEL_CALLS = 16
 ATTEMPTS = 5
@@ -65,7 +68,8 @@ def attach(
 
     `target` is a client, a resource or a Table of boto3, a client of aiobotocore or aioboto3, a
     session of any of them, or a model or connection of PynamoDB. If `target` is a session, all
-    DynamoDB clients that it makes later are attached. `tables` declares the spread tables. Calls on
+    DynamoDB clients that it makes later are attached. A client of DynamoDB Streams can be attached,
+    too: then its records show your keys. `tables` declares the spread tables. Calls on
     all other tables stay as they are. `registry` is the URL of a store for Heatsink's registry,
     `settings` are those of `heatsink.connect`. Call `close` on the result at the end. Raises
     `InvalidSetting` for a table that cannot be spread as declared::
@@ -94,6 +98,7 @@ class Attachment:
         self._background = Background(registry, settings)
         self._pool = ThreadPoolExecutor(PARALLEL_CALLS, "heatsink-call")
         self._hooks: list[_Hook] = []
+        self._stream_clients: list[Any] = []
         self._sessions: list[Any] = []
 
     def add(self, target: Any) -> None:
@@ -115,21 +120,22 @@ class Attachment:
         client = client or getattr(getattr(target, "meta", None), "client", None)
         client = client or getattr(target, "client", None)
         is_client = hasattr(client, "_endpoint")
-        if not is_client or client.meta.service_model.service_name != "dynamodb":
+        if not is_client or client.meta.service_model.service_name not in SERVICES:
             raise InvalidSetting(
                 "target must be a DynamoDB client, resource or Table of boto3 or aiobotocore, a "
                 f"session, or a model of PynamoDB, not {shown(target)}",
                 field="target",
             )
-        self._add_client(client)
-        if isinstance(self._hooks[-1], _BlockingHook):
-            self._hooks[-1].describe()
+        hook = self._add_client(client)
+        if isinstance(hook, _BlockingHook):
+            hook.describe()
 
     def _add_session(self, session: Any) -> None:
         """Attach every DynamoDB client that a session makes from now on."""
         inner = getattr(session, "_session", session)
         events = inner.get_component("event_emitter")
-        events.register(CREATING, self._extend)
+        for creating in CREATING:
+            events.register(creating, self._extend)
         self._sessions.append(events)
 
     def _extend(self, base_classes: list[type], **_: Any) -> None:
@@ -142,8 +148,15 @@ class Attachment:
 
         base_classes.insert(0, Attached)
 
-    def _add_client(self, client: Any) -> None:
-        """Attach a client. Its tables are described with its first request for an item."""
+    def _add_client(self, client: Any) -> _Hook | None:
+        """Attach a client. Its tables are described with its first request for an item.
+
+        A client of DynamoDB Streams only shows the application's keys in the records that it reads.
+        """
+        if client.meta.service_model.service_name == "dynamodbstreams":
+            client.meta.events.register(RECORDS_READ, self._show_records)
+            self._stream_clients.append(client)
+            return None
         is_async = iscoroutinefunction(client._make_api_call)
         hook = (_AsyncHook if is_async else _BlockingHook)(client, self)
         for old in [one for one in _hooks.get(client, []) if one.is_closed]:
@@ -151,6 +164,11 @@ class Attachment:
         client.meta.events.register(BEFORE_SEND, hook)
         _hooks.setdefault(client, []).append(hook)
         self._hooks.append(hook)
+        return hook
+
+    def _show_records(self, parsed: Any, **_: Any) -> None:
+        if "Records" in parsed:
+            parsed.update(shown_records(parsed, self._tables.values()))
 
     def explain(self, table: str, key: str) -> Explanation:
         """Return a key's buckets, epochs and heat, the reason for them, and what a read costs.
@@ -216,11 +234,14 @@ class Attachment:
         """
         self.is_closed = True
         for events in self._sessions:
-            events.unregister(CREATING, self._extend)
+            for creating in CREATING:
+                events.unregister(creating, self._extend)
         self._sessions.clear()
         if detach:
             for hook in self._hooks:
                 hook.detach()
+            for client in self._stream_clients:
+                client.meta.events.unregister(RECORDS_READ, self._show_records)
         self._background.refuse_calls()
         self._pool.shutdown()
         self._background.close()

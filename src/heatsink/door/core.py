@@ -19,7 +19,7 @@ from heatsink.stores.dynamodb.wire.errors import EngineError
 from .declaration import SpreadTable
 from .forms import as_read, checked_form
 from .items import TARGETS, check_append_only, get_item, write_item
-from .keys import TAG
+from .keys import TAG, table_of
 from .many import batch_get, batch_write, transact_get, transact_write
 from .places import Places
 from .protocol import OURS, Body, Call, Reach, Steps, WireError, checked, of_engine, refusal
@@ -264,13 +264,6 @@ MANY: dict[str, Callable[[dict[str, Places], Body], Steps]] = {
     "TransactGetItems": transact_get,
     "TransactWriteItems": transact_write,
 }
-
-
-def table_of(name: str) -> str:
-    """Return the name of a table that is given by its name, or by an ARN within the table."""
-    if not name.startswith("arn:"):
-        return name
-    return name.partition(":table/")[2].partition("/")[0]
 
 
 def names_in(parameters: Body) -> list[str]:

@@ -68,3 +68,10 @@ def hashed_bytes(value: Any) -> bytes:
     if isinstance(value, Decimal):
         return str(value.normalize(NUMBERS)).encode() if value else b"0"
     return bytes(value)
+
+
+def table_of(name: str) -> str:
+    """Return the name of a table that is given by its name, or by an ARN."""
+    if not name.startswith("arn:"):
+        return name
+    return name.partition(":table/")[2].partition("/")[0]

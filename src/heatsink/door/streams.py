@@ -1,8 +1,9 @@
-"""Stream records of a spread table, for consumers that read the stream without Heatsink.
+"""Stream records of a spread table.
 
-A consumer such as a Lambda function gets its records from DynamoDB itself. There, the partition key
-of an item in a bucket carries the name of the bucket. `decoded` puts the application's key back
-into the record::
+The door and an attached client of DynamoDB Streams show the application's keys in the records that
+pass through them. Other consumers, such as a Lambda function, get their records from DynamoDB
+itself. There, the partition key of an item in a bucket carries the name of the bucket. `decoded`
+puts the application's key back into the record::
 
     from heatsink.door.streams import decoded
 
@@ -13,15 +14,18 @@ into the record::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .declaration import SpreadTable
+from .keys import table_of
 from .places import application_key, shown_item
 
 IMAGES = ("Keys", "NewImage", "OldImage")
 CHANGE = "dynamodb"
+GET_RECORDS = "GetRecords"
 
-__all__ = ["application_key", "decoded"]
+__all__ = ["application_key", "decoded", "shown_records"]
 
 
 def decoded(record: Mapping[str, Any], *, partition_key: str) -> dict[str, Any]:
@@ -38,3 +42,21 @@ def decoded(record: Mapping[str, Any], *, partition_key: str) -> dict[str, Any]:
         return dict(record)
     shown = {name: shown_item(change[name], partition_key) for name in IMAGES if name in change}
     return {**record, CHANGE: {**change, **shown}}
+
+
+def shown_records(answer: Mapping[str, Any], tables: Iterable[SpreadTable]) -> dict[str, Any]:
+    """Return the answer to GetRecords with the application's keys in records of declared tables.
+
+    On AWS, a shard iterator begins with the ARN of the stream, which names the table. On a server
+    where it does not, a record belongs to a declared table that has the same key attributes.
+    """
+    iterator = str(answer.get("NextShardIterator") or "")
+    found = list(tables)
+    if name := table_of(iterator) if iterator.startswith("arn:") else "":
+        found = [table for table in found if table.name == name]
+    shown = []
+    for record in answer.get("Records", ()):
+        keys = (record.get(CHANGE) or {}).get("Keys") or {}
+        of = next((t for t in found if keys.keys() == {t.partition_key, t.sort_key}), None)
+        shown.append(record if of is None else decoded(record, partition_key=of.partition_key))
+    return {**answer, "Records": shown}

@@ -43,7 +43,7 @@ def make_table(client: Any, name: str) -> None:
     )
 
 
-def client_of(url: str, **options: Any) -> Any:
+def client_of(url: str, service: Any = "dynamodb", **options: Any) -> Any:
     given = {
         "endpoint_url": url,
         "region_name": "us-east-1",
@@ -51,7 +51,7 @@ def client_of(url: str, **options: Any) -> Any:
         "aws_secret_access_key": "any",
         "config": NO_RETRIES,
     }
-    return boto3.client("dynamodb", **{**given, **options})
+    return boto3.client(service, **{**given, **options})
 
 
 @contextmanager
@@ -73,3 +73,14 @@ def door(emulator: LocalDynamoDB, tmp_path_factory: pytest.TempPathFactory) -> I
     """A door on loopback without declared tables."""
     with a_door(tmp_path_factory.mktemp("door"), emulator.url) as served:
         yield served
+
+
+def records_of(client: Any, streams: Any, table: str) -> list[dict[str, Any]]:
+    """Return all records of a table's stream."""
+    arn = client.describe_table(TableName=table)["Table"]["LatestStreamArn"]
+    records: list[dict[str, Any]] = []
+    for shard in streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]:
+        at = {"ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+        iterator = streams.get_shard_iterator(StreamArn=arn, **at)["ShardIterator"]
+        records += streams.get_records(ShardIterator=iterator)["Records"]
+    return records

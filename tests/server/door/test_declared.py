@@ -13,12 +13,12 @@ from click.testing import CliRunner
 
 import heatsink
 from heatsink.cli import main
-from heatsink.door.keys import subject_in
+from heatsink.door.keys import TAG, subject_in
 from heatsink.errors import InvalidSetting
 from heatsink.server.door.tables import read_tables
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests.processes import Served
-from tests.server.door.conftest import CHAT, a_door, client_of, make_table
+from tests.server.door.conftest import CHAT, a_door, client_of, make_table, records_of
 from tests.waiting import until
 
 BUCKETS = 4
@@ -47,7 +47,7 @@ class Chat:
     def spread(self, room: str) -> None:
         with heatsink.connect_sync(self.registry, coordinate=False) as hs:
             hs.pin(subject_in("chat", room), buckets=BUCKETS, reason="test")
-        until(lambda: self.put(room, 0) and len(self.stored_under() - {room}) > 1)
+        until(lambda: self.put(room, 0) and any(f"{room}{TAG}" in n for n in self.stored_under()))
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,23 @@ def test_items_of_a_spread_key_are_read_and_changed_as_if_it_were_not(chat: Chat
         chat.door.put_item(
             TableName="chat", Item=items[0], ConditionExpression="attribute_not_exists(room)"
         )
+
+
+def test_a_stream_read_through_the_door_shows_the_keys_of_the_application(chat: Chat) -> None:
+    stream = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+    chat.door.update_table(TableName="chat", StreamSpecification=stream)
+    chat.spread("r2")
+    items = [chat.put("r2", number) for number in range(10)]
+    chat.door.delete_item(TableName="chat", Key={name: items[0][name] for name in ("room", "at")})
+    streams = client_of(chat.door.meta.endpoint_url, "dynamodbstreams")
+    changes = [one["dynamodb"] for one in records_of(chat.door, streams, "chat")]
+    assert {one["Keys"]["room"]["S"] for one in changes} == {"r2"}
+    shown = [one["NewImage"] for one in changes if "NewImage" in one]
+    assert all(item in shown for item in items)
+    assert items[0] in [one.get("OldImage") for one in changes]
+    past = client_of(chat.behind.meta.endpoint_url, "dynamodbstreams")
+    keys = [one["dynamodb"]["Keys"]["room"]["S"] for one in records_of(chat.behind, past, "chat")]
+    assert any(TAG in key for key in keys)
 
 
 def test_a_door_with_another_declaration_does_not_start(

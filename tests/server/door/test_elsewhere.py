@@ -39,9 +39,10 @@ class Open:
         command = ["door", "keys", "new", "shop", *flags, "--keys", str(self.keys), "--json"]
         return dict(json.loads(CliRunner().invoke(main, command).stdout))
 
-    def client(self, pair: dict[str, Any]) -> Any:
+    def client(self, pair: dict[str, Any], service: str = "dynamodb") -> Any:
         return client_of(
             self.url,
+            service,
             verify=str(self.ca),
             aws_access_key_id=pair["access_key"],
             aws_secret_access_key=pair["secret_key"],
@@ -110,6 +111,18 @@ def test_a_key_pair_opens_the_tables_of_its_scopes(opened: Open) -> None:
     assert code_of(master.list_tables) == "accepted"
     statement = {"Statement": "SELECT * FROM plain"}
     assert code_of(reader.execute_statement, **statement) == "AccessDeniedException"
+
+
+def test_a_scope_covers_the_stream_of_its_table(opened: Open, emulator: LocalDynamoDB) -> None:
+    client = emulator.client()
+    stream = {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"}
+    client.update_table(TableName="plain", StreamSpecification=stream)
+    arn = client.describe_table(TableName="plain")["Table"]["LatestStreamArn"]
+    for scope, said in (("plain:read", "accepted"), ("other", "AccessDeniedException")):
+        streams = opened.client(opened.issue(scope), "dynamodbstreams")
+        assert code_of(streams.describe_stream, StreamArn=arn) == said
+        assert code_of(streams.list_streams, TableName="plain") == said
+        assert code_of(streams.list_streams) == "AccessDeniedException"
 
 
 def test_a_revoked_pair_is_refused_at_once(opened: Open) -> None:

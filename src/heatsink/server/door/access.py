@@ -17,10 +17,17 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from heatsink.door.core import names_in, table_of
+from heatsink.door.core import names_in
+from heatsink.door.keys import table_of
 from heatsink.errors import InvalidSetting, NotFound
 from heatsink.primitives.clock import Clock
-from heatsink.stores.dynamodb.wire.signing import SERVICE, SignedRequest, claim_of, is_signed_with
+from heatsink.stores.dynamodb.wire.signing import (
+    SERVICE,
+    STREAMS_API,
+    SignedRequest,
+    claim_of,
+    is_signed_with,
+)
 
 Level = Literal["read", "write", "admin"]
 LEVELS = get_args(Level)
@@ -31,7 +38,10 @@ SIGV4A = "AWS4-ECDSA-P256-SHA256"
 COVERED = frozenset(("host", "x-amz-date", "x-amz-target"))
 UNSIGNED = "UNSIGNED-PAYLOAD"
 _DESCRIBING = ("DescribeTable", "DescribeTimeToLive", "DescribeContinuousBackups")
-READS = frozenset(("GetItem", "BatchGetItem", "Query", "Scan", "TransactGetItems", *_DESCRIBING))
+_STREAMS = ("ListStreams", "DescribeStream", "GetShardIterator", "GetRecords")
+STREAMS = tuple(STREAMS_API + name for name in _STREAMS)
+_READING = ("GetItem", "BatchGetItem", "Query", "Scan", "TransactGetItems")
+READS = frozenset((*_READING, *_DESCRIBING, *STREAMS))
 WRITES = frozenset(("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"))
 
 
@@ -210,9 +220,11 @@ def denied(pair: KeyPair, operation: str, tables: set[str]) -> Refusal:
 
 
 class Named(msgspec.Struct):
-    """The tables that a request names. All other fields are skipped."""
+    """The tables and streams that a request names. All other fields are skipped."""
 
     TableName: Any = None
+    StreamArn: Any = None
+    ShardIterator: Any = None
     RequestItems: dict[str, msgspec.Raw] | None = None
     TransactItems: list[dict[str, _OfTable]] | None = None
 
@@ -230,9 +242,11 @@ def tables_in(body: bytes) -> set[str]:
         found = _named.decode(body)
     except (msgspec.MsgspecError, ValueError):
         return _tables_in_odd(body)
-    names = [found.TableName, *(found.RequestItems or ())]
+    names = [found.TableName, found.StreamArn, *(found.RequestItems or ())]
     for action in found.TransactItems or ():
         names += [one.TableName for one in action.values()]
+    if str(found.ShardIterator).startswith("arn:"):  # as on AWS
+        names.append(found.ShardIterator)
     return {table_of(name) for name in names if isinstance(name, str)}
 
 

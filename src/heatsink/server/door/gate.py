@@ -42,22 +42,16 @@ from heatsink.stores.dynamodb.wire.http import (
     http_date,
     stop_accepting,
 )
-from heatsink.stores.dynamodb.wire.signing import SignedRequest
+from heatsink.stores.dynamodb.wire.signing import API, STREAMS_API, SignedRequest
 
-from .access import Guard, Refusal, denied, tables_in
+from .access import STREAMS, Guard, Refusal, denied, tables_in
 from .upstream import Upstream
 
 logger = logging.getLogger("heatsink")
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
-API = "DynamoDB_20120810."
-STREAMS = "DynamoDBStreams_20120810."
 SERVICE = "com.amazonaws.dynamodb.v20120810#"
 CORAL = "com.amazon.coral.service#"
-NO_STREAMS = (
-    "heatsink door serves no streams: read them from DynamoDB, and decode keys with "
-    "heatsink.door.streams"
-)
 NO_TARGET = b'{"message":"this is a DynamoDB endpoint: requests need an X-Amz-Target header"}'
 NO_PAGES = "heatsink door answers no web page: call it from a program"
 CROWDED = "heatsink door is at its limit of requests in progress: retry"
@@ -282,10 +276,9 @@ class Gate(Framing):
     def handle(self, connection: WireConnection, target: str, body: bytes) -> None:
         assert isinstance(connection, DoorConnection)
         operation = target.removeprefix(API)
-        if operation == target or not operation.isalnum():
-            message = NO_STREAMS if target.startswith(STREAMS) else ""
-            name = "UnknownOperationException"
-            connection.send(self._refused(Refusal(name, message)))
+        is_known = target in STREAMS or (operation != target and operation.isalnum())
+        if not is_known:
+            connection.send(self._refused(Refusal("UnknownOperationException", "")))
         elif self.in_progress >= self.limits.requests:
             busy = {"__type": SERVICE + "ServiceUnavailable", "message": CROWDED}
             connection.send(self.framed(CROWDED_STATUS, encode(busy)))
@@ -307,7 +300,7 @@ class Gate(Framing):
             )
         finally:
             self.in_progress -= 1
-        self.answers[operation, given.way, given.status] += 1
+        self.answers[operation.removeprefix(STREAMS_API), given.way, given.status] += 1
         self.seconds[given.way] += self._clock.monotonic_s() - start_s
         if (self._guard is not None and accepted) or not given.request_id:
             return self.framed(given.status, given.body, accepted if self._guard else b"")

@@ -310,9 +310,9 @@ async def _serve(
         guard = None
         if settings.host not in LOOPBACK_NAMES and settings.keys is not None:
             guard = Guard(KeyFile(settings.keys), clock)
-        gate = Gate(
-            Upstream(client, spread), settings.limits, clock, rng, guard, settings.allow_hosts
-        )
+        upstream = Upstream(client, spread)
+        stack.push_async_callback(upstream.close)
+        gate = Gate(upstream, settings.limits, clock, rng, guard, settings.allow_hosts)
         _add_pages(gate, hs, is_local=guard is None)
         if settings.metrics_port is not None:
             await _serve_metrics(settings.metrics_port, gate, hs, stack)

@@ -18,12 +18,14 @@ from heatsink.door.declaration import SpreadTable, check_sample, described, no_t
 from heatsink.door.drivers import AsyncDriver, OwnRegistry, is_thawed, of_heatsink
 from heatsink.door.protocol import Body, Call, WireError
 from heatsink.door.records import look_for_rows, record_of
+from heatsink.door.streams import GET_RECORDS, shown_records
 from heatsink.errors import HeatsinkError, InvalidSetting, NoTable
 from heatsink.primitives.clock import Clock
 from heatsink.registry.adoption import append_only
 from heatsink.registry.declarations import agrees, declare
 from heatsink.stores.dynamodb.client import THROTTLING, DynamoClient, DynamoFailure
 from heatsink.stores.dynamodb.connections import Answer
+from heatsink.stores.dynamodb.wire.signing import STREAMS_API
 
 from .access import tables_in
 
@@ -61,16 +63,29 @@ class Upstream:
 
     def __init__(self, client: DynamoClient, spread: Spreading | None = None) -> None:
         self._client = client
+        self._streams = client.of_streams()
         self._spread = spread
 
     async def answer(self, operation: str, body: bytes) -> Given:
         """Answer a request in wire form. Errors are answers, too."""
         try:
+            if operation.startswith(STREAMS_API):
+                return await self._of_stream(operation.removeprefix(STREAMS_API), body)
             if self._spread is not None:
                 return await self._spread.answer(operation, body)
             return passed(await self._client.forward(operation, body))
         except HeatsinkError as error:
             return refused(error)
+
+    async def _of_stream(self, operation: str, body: bytes) -> Given:
+        """Answer a request of DynamoDB Streams. Records show the application's keys."""
+        answer = await self._streams.forward(operation, body)
+        if operation != GET_RECORDS or self._spread is None or answer.status != OK:
+            return passed(answer)
+        return Given(OK, encode(shown_records(decode(answer.body), self._spread.tables)), "adapted")
+
+    async def close(self) -> None:
+        await self._streams.close()
 
 
 def passed(answer: Answer) -> Given:
@@ -105,6 +120,7 @@ class Spreading:
         self._core = Core(tables, self._registry.view, self._registry.meta.seed, parts.tracker, url)
         self._driver = AsyncDriver(self._send, OwnRegistry(self._registry, parts.backoff))
         self._declared = frozenset(table.name for table in tables)
+        self.tables = tuple(tables)
 
     async def answer(self, operation: str, body: bytes) -> Given:
         """Answer a request. Raises `HeatsinkError` if there is no answer."""

@@ -37,7 +37,7 @@ from heatsink.primitives.cut import Cut
 from heatsink.primitives.words import pip_install
 
 from .connections import CONNECT_S, Answer, CannotConnect, NotHttp, Pool
-from .wire.signing import Credentials, Signer
+from .wire.signing import API, STREAMS_API, Credentials, Signer
 
 CONNECTIONS_MAX = 256
 TIMEOUT_S = 5.0
@@ -150,11 +150,13 @@ class DynamoClient:
         credentials: CredentialSource,
         clock: Clock,
         timeout_s: float = TIMEOUT_S,
+        api: str = API,
     ) -> None:
+        """`api` begins the names of the operations: DynamoDB's, or those of its streams."""
         host = endpoint.split("://", 1)[1].rstrip("/")
         self.region = region
         self._url = endpoint.rstrip("/") + "/"
-        self._signer = Signer(region, host)
+        self._signer = Signer(region, host, api)
         self.credentials = credentials
         self._clock = clock
         self._timeout_s = timeout_s
@@ -262,9 +264,23 @@ class DynamoClient:
         except ValueError:
             return now_ms(self._clock)
 
+    def of_streams(self) -> DynamoClient:
+        """Return a client of DynamoDB Streams with the same credentials."""
+        endpoint = streams_endpoint(self._url.rstrip("/"))
+        return DynamoClient(
+            endpoint, self.region, self.credentials, self._clock, self._timeout_s, STREAMS_API
+        )
+
     async def close(self) -> None:
         self._closed = True
         await self._pool.close()
+
+
+def streams_endpoint(endpoint: str) -> str:
+    """Return where DynamoDB Streams is: on AWS a host of its own, elsewhere the same server."""
+    scheme, host = endpoint.split("://", 1)
+    is_aws = host.startswith("dynamodb") and (".amazonaws.com" in host or host.endswith(".api.aws"))
+    return f"{scheme}://streams.{host}" if is_aws else endpoint
 
 
 @lru_cache(maxsize=16)

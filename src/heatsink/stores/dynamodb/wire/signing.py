@@ -20,6 +20,7 @@ from heatsink.errors import NoAccess
 ALGORITHM = "AWS4-HMAC-SHA256"
 CONTENT_TYPE = "application/x-amz-json-1.0"
 SERVICE = "dynamodb"
+API, STREAMS_API = "DynamoDB_20120810.", "DynamoDBStreams_20120810."
 VALID_S = 900.0
 _AUTHORIZATION = re.compile(
     rf"{ALGORITHM} Credential=(?P<key>[^/]+)/(?P<scope>\d{{8}}/[^/]+/[^/]+/aws4_request), ?"
@@ -55,9 +56,10 @@ class Seal(msgspec.Struct, frozen=True):
 
 
 class Signer:
-    def __init__(self, region: str, host: str) -> None:
+    def __init__(self, region: str, host: str, api: str = API) -> None:
         self._region = region
         self._host = host
+        self._api = api
         self._seals: dict[str, Seal] = {}
 
     def request(self, operation: str, body: bytes, credentials: Credentials, now_s: float) -> bytes:
@@ -76,7 +78,7 @@ class Signer:
             "content-type": CONTENT_TYPE,
             "host": self._host,
             "x-amz-date": stamp,
-            "x-amz-target": f"DynamoDB_20120810.{operation}",
+            "x-amz-target": f"{self._api}{operation}",
         }
         if credentials.token:
             headers["x-amz-security-token"] = credentials.token
