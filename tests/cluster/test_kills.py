@@ -38,8 +38,9 @@ LISTS = [f"{TAG}:{number}" for number in range(8)] + [f"other:{number}" for numb
 PIECES, PIECE = 16, 1_000_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[RedisCluster]:
+    """A new cluster for each test: servers that a test restarts end with the test's threads."""
     with real(lambda: RedisCluster(replicas=1, options=OPTIONS, append_only=True)) as running:
         yield running
 
