@@ -202,6 +202,7 @@ async def test_the_documented_permissions_suffice(
     assert json.loads(looked.stdout)["slots"][0]["hottest_keys"]
 
 
+@pytest.mark.full("one look at a live cluster is enough in plain runs")
 async def test_commands_are_sampled_where_there_are_no_statistics(
     cluster: RedisCluster, nodes: ClusterNodes, client: Client
 ) -> None:

@@ -134,6 +134,7 @@ def ratio_of(load: ClusterLoad) -> float:
     return plan_moves(load, RULES).before
 
 
+@pytest.mark.full("load on six servers; plain runs balance three: test_live.py")
 async def test_balancing_a_short_load_lowers_the_busiest_node_and_loses_nothing(
     cluster: RedisCluster, client: Client
 ) -> None:

@@ -52,6 +52,7 @@ def test_a_batch_is_paused_resumed_and_cancelled(site: Site, visit: Visit) -> No
     expect(row.locator(".state")).to_have_text("cancelled")
 
 
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_failures_are_shown_and_tried_again(site: Site, visit: Visit) -> None:
     page = visit(f"{site.url}/bulk")
     row = row_of(page, site.mail)
@@ -66,6 +67,7 @@ def test_failures_are_shown_and_tried_again(site: Site, visit: Visit) -> None:
     expect(page.get_by_text("Failed items run again.")).to_be_visible()
 
 
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_what_is_not_known_yet_is_said_in_words(site: Site, visit: Visit) -> None:
     """No chart has axes, no table is empty and no figure is zero before the server has answered."""
     page = visit(f"{site.url}/docs")
@@ -79,6 +81,7 @@ def test_what_is_not_known_yet_is_said_in_words(site: Site, visit: Visit) -> Non
         assert not re.search(r"^No |^0$|not been used|are idle", shown, re.MULTILINE), shown
 
 
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_charts_come_first_and_finished_batches_are_folded(site: Site, visit: Visit) -> None:
     page = visit(f"{site.url}/bulk")
     expect(page.get_by_text(re.compile(r"\d+ finished batch"))).to_be_visible()

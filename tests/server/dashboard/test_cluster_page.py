@@ -21,7 +21,7 @@ from tests.processes import serving
 from tests.servers import real
 
 from .conftest import SHOTS, Visit, expect_to_fit
-from .test_screenshots import LOOKS, WIDE, WIDER
+from .test_screenshots import LOOKS
 
 pytestmark = pytest.mark.timeout(180)
 STATISTICS = {"cluster-slot-stats-enabled": "yes"}
@@ -79,7 +79,10 @@ def painted(page: Page) -> Any:
     )
 
 
-@pytest.mark.parametrize("look", ["phone", *(pytest.param(look, marks=WIDE) for look in WIDER)])
+@pytest.mark.full(
+    "a cluster, a server, load and a browser; plain runs see the page without a cluster"
+)
+@pytest.mark.parametrize("look", LOOKS)
 def test_slots_are_drawn_by_node_before_and_now(url: str, visit: Visit, look: str) -> None:
     page = visit(url, **LOOKS[look])
     expect(page.get_by_role("img", name="Heat of the slots of")).to_have_count(6, timeout=60_000)

@@ -142,6 +142,7 @@ def too_busy() -> str:
     return "".join(f"data: {each}\n\n" for each in told)
 
 
+@pytest.mark.full("plain runs test the verdict without a browser: tests/lab")
 def test_a_busy_machine_gets_a_grey_verdict_and_a_smaller_run(demo: str, visit: Visit) -> None:
     page = visit(demo)
     page.route("**/demo/events", lambda route: route.fulfill(body=too_busy(), headers=AS_EVENTS))
@@ -203,6 +204,7 @@ LABELS = """async (buckets) => {
 }"""
 
 
+@pytest.mark.full("a browser per look: plain runs have one")
 def test_labels_of_buckets_have_a_gap_between_them_on_a_phone(demo: str, visit: Visit) -> None:
     page = visit(demo, viewport=PHONE)
     page.wait_for_function(f"() => {DRAWN} >= 1")

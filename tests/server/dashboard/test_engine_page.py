@@ -28,6 +28,7 @@ def create(client: DynamoDBClient, table: str, kind: Literal["S", "B"]) -> None:
     )
 
 
+@pytest.mark.full("one browser run of the engine's page is enough in plain runs")
 @pytest.mark.timeout(90)
 def test_a_long_key_is_shown_by_its_beginning(visit: Visit) -> None:
     with ours(BUSY) as url:
@@ -58,6 +59,7 @@ def assert_numbers_are_beside_the_colours(page: Page) -> None:
     assert max(overlaps) <= 1
 
 
+@pytest.mark.full("one browser run of the engine's page is enough in plain runs")
 @pytest.mark.timeout(90)
 def test_what_is_scrolled_or_focused_stays_so_while_the_figures_change(visit: Visit) -> None:
     with ours(BUSY) as url:
