@@ -33,7 +33,7 @@ NAMESPACES: tuple[type, ...] = (
 FOR_HEATSINK_ITSELF = {
     Reads: {"belongs_to", "drop", "drop_all", "get_own"},
     BlockingReads: {"belongs_to", "drop", "drop_all"},
-    Bulk: {"adopt", "close", "is_closed", "trace_of", "change", "tell_done"},
+    Bulk: {"adopt", "close", "is_closed", "trace_of", "change", "tell_done", "next_action"},
     Timelines: {"adopt"},
     Actions: {"and_also", "living", "wrapped"},
     Consumer: {"lost_items"},

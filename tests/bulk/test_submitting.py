@@ -361,7 +361,10 @@ async def test_a_record_that_is_lost_during_a_submission_is_made_again() -> None
 
 BAD_CALLS: list[tuple[dict[str, Any], str]] = [
     ({"items": "text"}, "items must be an iterable"),
-    ({"id": "x:done:0"}, "id 'x:done:0' contains ':done:', reserved for callbacks: choose another"),
+    (
+        {"id": "x:done:0"},
+        "id 'x:done:0' contains ':done:', reserved for callbacks and follow",
+    ),
     ({"items": b"bytes"}, "items must be an iterable"),
     ({"items": {"a": 1}}, "items must be an iterable"),
     ({"items": 7}, "items must be an iterable"),

@@ -76,6 +76,8 @@ def test_results_are_kept_and_printed(server: Served, tmp_path: Path) -> None:
     table = asked(server, "results", "results", "--csv").stdout.splitlines()
     assert table[:2] == ["index,value", '0,"{""n"":0}"']
     assert len(table) == 41
+    follows = ("--then", "picky", "--otherwise", "picky", "--id", "first")
+    assert asked(server, "submit", "picky", str(file), *follows).exit_code == 0
     without = asked(server, "results", "mine")
     assert without.exit_code != 0
     assert "keeps no results" in without.stderr

@@ -1,7 +1,7 @@
 """Bulk actions: millions of items on partitioned queues, fair, rate-limited and crash-safe."""
 
 from .actions import Actions, Context, Fail, RateLimited, Retry
-from .batch import Batch, Failure, Progress, Rate, Result
+from .batch import Batch, Failure, Next, Progress, Rate, Result
 from .bulk import Bulk
 from .settings import BulkSettings
 
@@ -13,6 +13,7 @@ __all__ = [
     "Context",
     "Fail",
     "Failure",
+    "Next",
     "Progress",
     "Rate",
     "RateLimited",

@@ -29,6 +29,7 @@ DAY_S = 86_400.0
 BINARY = (bytes, bytearray, memoryview)
 BUILT_IN = "heatsink."  # prefix of the actions that every worker has
 TEXT_FOR_NUMBER = re.compile("Expected `[^`]*(int|float|bool)[^`]*`, got `str`")
+NEXT = f"{BUILT_IN}next"  # submits the batches that follow an ended batch
 WEBHOOK = f"{BUILT_IN}webhook"  # posts a batch's outcome to a URL
 Once = Callable[["Context", str, bytes, int], Awaitable[None]]
 """The function behind `context.once`. Its arguments are the context, the key, the body, and how
@@ -269,9 +270,9 @@ class Actions:
         """Return the action with this name, or None if there is none: `actions.get("tag")`"""
         return self._actions.get(name)
 
-    def and_also(self, action: Action) -> Actions:
-        """Return a copy of these actions to which `action` is added."""
-        return replace(self, _actions={**self._actions, action.name: action})
+    def and_also(self, *more: Action) -> Actions:
+        """Return a copy of these actions to which `more` are added."""
+        return replace(self, _actions=self._actions | {action.name: action for action in more})
 
     def wrapped(self, wrap: Callable[[Action], Action]) -> Actions:
         """Return a copy of these actions in which `wrap(action)` replaces each action."""

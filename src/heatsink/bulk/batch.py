@@ -28,6 +28,7 @@ PERIODS_S |= {"h": 3600.0, "hour": 3600.0}
 KEEP_MS = 7 * 86_400_000  # how long the record of an ended or abandoned batch is kept
 RATE_MAX = 10_000_000
 ITEM_BYTES_MAX = 256 * 1024
+FOLLOWING_BYTES_MAX = 16 * ITEM_BYTES_MAX  # an item with its result, in a chain of batches
 CHUNK_BYTES_MAX = 256 * 1024
 CHUNK_ITEMS_MAX = 100
 ITEMS_MAX = 50_000_000
@@ -76,6 +77,20 @@ def parse_rate(text: str) -> Rate:
             f"rate must be like '500/s', '30000/min' or '100/h', not {shown(text)}", field="rate"
         )
     return Rate(int(number), PERIODS_S[unit.strip()])
+
+
+class Next(msgspec.Struct, frozen=True):
+    """A batch that follows another one: `then=Next("pack", rate="10/s", then="ship")`.
+
+    It has the tenant of the batch that it follows, and its priority if `priority` is 0.
+    """
+
+    action: str
+    rate: str | None = None
+    priority: int = 0
+    results: Literal["keep"] | None = None
+    then: Next | str | None = None
+    otherwise: Next | str | None = None
 
 
 class PartEnd(msgspec.Struct, frozen=True):
@@ -135,7 +150,8 @@ class Batch(msgspec.Struct, frozen=True):
     is a digest of the record. It distinguishes records with the same version, since a server that
     lost its newest writes may assign a version twice. No item starts before `start_ms`. With
     `result_bytes`, what handlers return is kept: at most this many bytes per item. The batch is
-    kept for `keep_ms` after its end; 0 means `KEEP_MS`.
+    kept for `keep_ms` after its end; 0 means `KEEP_MS`. When the batch has ended, `then` gets the
+    items that are done, and `otherwise` those that failed.
     """
 
     id: str
@@ -163,6 +179,8 @@ class Batch(msgspec.Struct, frozen=True):
     start_ms: int = 0
     result_bytes: int = 0
     keep_ms: int = 0
+    then: Next | None = None
+    otherwise: Next | None = None
 
     def next(self) -> Batch:
         """Return the record with the next version and a new tag, as it will be stored."""
@@ -262,7 +280,7 @@ class Failure(msgspec.Struct, frozen=True):
 # -- items in chunks ---------------------------------------------------------------------------
 
 
-def encoded(index: int, item: object) -> bytes:
+def encoded(index: int, item: object, bytes_max: int = ITEM_BYTES_MAX) -> bytes:
     """Encode an item. Raises `InvalidBody` if a worker would decode a value of another type.
 
     Only tuples may change their type: they become lists. An object of a class that declares its
@@ -281,9 +299,9 @@ def encoded(index: int, item: object) -> bytes:
             "values or bytes, so convert it first, for example to text. An action that declares a "
             "type, such as item=UUID, converts the text back"
         )
-    if len(body) > ITEM_BYTES_MAX:
+    if len(body) > bytes_max:
         raise InvalidBody(
-            f"item {index} has {len(body):,} bytes, more than {ITEM_BYTES_MAX:,}: "
+            f"item {index} has {len(body):,} bytes, more than {bytes_max:,}: "
             "store the item elsewhere and submit a reference to it"
         )
     return body
@@ -358,8 +376,9 @@ class Packed(msgspec.Struct, frozen=True):
 class Chunker:
     """Packs items into chunks; the indexes in a chunk are consecutive."""
 
-    def __init__(self) -> None:
+    def __init__(self, item_bytes_max: int = ITEM_BYTES_MAX) -> None:
         self.count = 0
+        self._item_bytes_max = item_bytes_max
         self._bodies: list[bytes] = []
         self._bytes = 0
 
@@ -368,7 +387,7 @@ class Chunker:
 
         If the item does not fit into the current chunk, the item goes into the next chunk.
         """
-        body = encoded(self.count, item)
+        body = encoded(self.count, item, self._item_bytes_max)
         full = None
         if self._bytes + len(body) > CHUNK_BYTES_MAX:
             full = self.rest()

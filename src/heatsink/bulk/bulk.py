@@ -18,13 +18,12 @@ from heatsink.primitives.checks import check_kind, check_text, check_whole
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 
-from . import changes
-from .actions import BUILT_IN, check_action
+from . import changes, flows
+from .actions import BUILT_IN, DAY_S, NEXT, Action, Context, check_action
 from .batch import (
     ITEMS_MAX,
     Batch,
     Failure,
-    PartPlace,
     Progress,
     Rate,
     Result,
@@ -87,6 +86,7 @@ class Bulk:
         self.reconciler = Reconciler(stores, self._patience, clock, self.tell_done)
         self._ended: deque[tuple[str, int]] = deque(maxlen=ENDED_MAX)  # known to be durable
         self.owner = self._patience.owner
+        self._ask_results = partial(self._patience.call, stores.queue.results)
         self.hooks = hooks
         self._first = founding(settings, stores.home)
         self._is_warned = False
@@ -138,7 +138,8 @@ class Bulk:
         tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
         allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. No item
         starts before the datetime `at`, or before `delay` (in seconds) has passed.
-        `results="keep"` keeps what the handler returns for each item. Raises
+        `results="keep"` keeps what the handler returns for each item. When the batch has ended,
+        the action `then` gets the items that are done, and `otherwise` those that failed. Raises
         `InvalidBody` for any other item, `IdReused` if another batch has the id, and `Overloaded`
         if the queue does not answer. The message of `Overloaded` names the id to submit again::
 
@@ -272,7 +273,8 @@ class Bulk:
         """
         known = await self._patience.call(self._stores.fleet.actions)
         callback = "" if "://" in wanted.on_done else wanted.on_done
-        for field, name in (("action", wanted.action), ("on_done", callback)):
+        follows = flows.actions_of(wanted) if wanted.then or wanted.otherwise else ()
+        for field, name in (("action", wanted.action), ("on_done", callback), *follows):
             is_known = not known or not name or name in known or name.startswith(BUILT_IN)
             if not is_known and not await self._is_accepted(wanted.id):
                 wrong = f"{field} {name!r} is unknown: workers have {', '.join(known[:20])}"
@@ -454,8 +456,7 @@ class Bulk:
         """
         check_whole("after", after, -1, ITEMS_MAX)
         batch = changes.check_keeps(await self._get(id))
-        ask = partial(self._patience.call, self._stores.queue.results)
-        async for found in read_results(batch, ask, after):
+        async for found in read_results(batch, self._ask_results, after):
             yield Result(found.index, found.value)
 
     async def wait(self, id: str, timeout_s: float | None = None) -> Progress:
@@ -467,6 +468,8 @@ class Bulk:
             print(progress.state)
         """
         start_s, pause_s, is_told = self._clock.monotonic_s(), LOOK_S, False
+        if changes.is_following(id):
+            await flows.come(self, self._get, id, timeout_s)
         while not (progress := await self.status(id)).is_final:
             waited_s = self._clock.monotonic_s() - start_s
             if timeout_s is not None and waited_s > timeout_s:
@@ -567,7 +570,7 @@ class Bulk:
         calls = (
             self._patience.call(steer, part.partition, part.id, *wish)
             for part in batch.parts
-            if not _is_over(batch, part)
+            if not changes.is_over(batch, part)
         )
         return all(await asyncio.gather(*calls))
 
@@ -576,13 +579,17 @@ class Bulk:
         return await self.reconciler.change(id, step)
 
     async def tell_done(self, batch: Batch) -> None:
-        """Submit the batch's callback. Its id is made from the batch, so a repeat is safe."""
-        if not batch.on_done:
-            return
-        callback, item = changes.callback(batch, now_ms(self._clock))
-        await self._accept(callback, [item], spread=False)
+        """Submit the batch's callbacks. Their ids are made from the batch: a repeat is safe."""
+        for callback, item in changes.callbacks(batch, now_ms(self._clock)):
+            await self._accept(callback, [item], spread=False)
 
+    @property
+    def next_action(self) -> Action:
+        """The built-in action that submits the batches that follow an ended batch."""
+        return Action(NEXT, self._follow, max_attempts=100, timeout_s=DAY_S, backoff_max_s=60)
 
-def _is_over(batch: Batch, place: PartPlace) -> bool:
-    """Whether a part is recorded as lost."""
-    return any(end.part == place.id and changes.is_gone(end, place) for end in batch.ends)
+    async def _follow(self, told: dict[str, Any], _: Context) -> None:
+        batch, ask = await self._get(told["batch"]), self._ask_results
+        found = flows.following(batch, told, ask, self.failures(batch.id), now_ms(self._clock))
+        for wanted, items in found:
+            await self._accept(wanted, items, spread=True)

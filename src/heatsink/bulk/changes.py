@@ -5,7 +5,7 @@ Every change is idempotent: if it is applied a second time, it changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from heatsink.errors import Conflict, IdReused, NotFound
 from heatsink.primitives.words import counted
 
-from .actions import WEBHOOK
+from .actions import NEXT, WEBHOOK
 from .batch import (
     Batch,
     Failure,
@@ -33,6 +33,8 @@ from .store import BOOKED_MS_MAX, FailedItem, PartCounts, PartState, Verb
 
 NO_WORKER = "waiting: no worker"
 CALLBACK = ":done:"  # in the ids of completion callbacks
+NEXT_MARK, THEN_MARK, OTHERWISE_MARK = ":next:", ":then:", ":otherwise:"  # of follow-up batches
+MARKS = (CALLBACK, NEXT_MARK, THEN_MARK, OTHERWISE_MARK)
 VERSIONS_APART = 1 << 20  # more changes than a record sees in its life
 
 
@@ -134,6 +136,11 @@ def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = 
 def is_gone(end: PartEnd, place: PartPlace) -> bool:
     """Return whether this end records that a server lost the whole part."""
     return end.items == 0 < place.items
+
+
+def is_over(batch: Batch, place: PartPlace) -> bool:
+    """Return whether a part is recorded as lost."""
+    return any(end.part == place.id and is_gone(end, place) for end in batch.ends)
 
 
 def gone(batch: Batch, part: str, now_ms: int) -> Batch:
@@ -360,7 +367,7 @@ def check_same(known: Batch, wanted: Batch) -> None:
         )
     if not known.fingerprint:  # not accepted yet, or by a release without fingerprints
         return
-    for option in ("priority", "rate", "on_done", "result_bytes"):
+    for option in ("priority", "rate", "on_done", "result_bytes", "then", "otherwise"):
         before, now = getattr(known, option), getattr(wanted, option)
         if before != now:
             raise IdReused(
@@ -375,8 +382,20 @@ def _said(option: object) -> str:
     return repr(str(option)) if option else "none"
 
 
-def callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
-    """Return the batch that delivers the outcome of `batch` to its `on_done`, and the one item."""
+def callbacks(batch: Batch, now_ms: int) -> Iterator[tuple[Batch, dict[str, str | int]]]:
+    """Return the batches to submit when `batch` has ended, each with its one item.
+
+    One delivers the outcome to `on_done`. The other one submits the batches that follow.
+    """
+    if batch.on_done:
+        yield _callback(batch, now_ms)
+    has_followers = batch.then is not None or batch.otherwise is not None
+    if has_followers and batch.state in ("done", "failed"):
+        told, outcome = _callback(replace(batch, on_done=NEXT), now_ms)
+        yield replace(told, id=f"{batch.id}{NEXT_MARK}{batch.lap}"), {**outcome, "lap": batch.lap}
+
+
+def _callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
     outcome: dict[str, str | int] = {
         "batch": batch.id,
         "action": batch.action,
@@ -406,6 +425,11 @@ def check_found(batch: Batch | None, id: str) -> Batch:
             f"there is no batch {id!r}: the id is wrong, or the batch ended over 7 days ago"
         )
     return batch
+
+
+def is_following(id: str) -> bool:
+    """Return whether this is the id of a batch that follows another one."""
+    return THEN_MARK in id or OTHERWISE_MARK in id
 
 
 def check_keeps(batch: Batch) -> Batch:

@@ -48,6 +48,8 @@ from heatsink.primitives.words import counted
 from . import changes
 from .batch import (
     CHUNK_ITEMS_MAX,
+    FOLLOWING_BYTES_MAX,
+    ITEM_BYTES_MAX,
     Batch,
     Chunker,
     Cursor,
@@ -60,8 +62,8 @@ from .batch import (
     encoded,
     plain,
 )
+from .flows import FlowOptions, flow_by
 from .reconcile import Patience
-from .results import ResultOptions, kept_by
 from .store import BatchStore, Chunk, Part, PartCounts, PartitionLoad, QueueStores
 
 logger = logging.getLogger("heatsink")
@@ -84,7 +86,7 @@ AHEAD_S_MAX = 366 * 86_400.0
 # -- options -------------------------------------------------------------------------------------
 
 
-class BatchOptions(ResultOptions, total=False):
+class BatchOptions(FlowOptions, total=False):
     """Further options of `hs.bulk.submit`, such as `delay=60`."""
 
     at: datetime | None
@@ -97,8 +99,8 @@ def check_options(options: BatchOptions, now_ms: int) -> dict[str, Any]:
     """Return the fields of the record that these options set. Raises `InvalidSetting`."""
     check_names("submit()", options, BatchOptions.__annotations__)
     start_ms = start_of(options.get("at"), options.get("delay"), now_ms)
-    has_more = options.keys() & ResultOptions.__annotations__.keys()
-    return {"start_ms": start_ms, **(kept_by(options) if has_more else {})}
+    has_more = options.keys() & FlowOptions.__annotations__.keys()
+    return {"start_ms": start_ms, **(flow_by(options) if has_more else {})}
 
 
 def start_of(at: object, delay: object, now_ms: int) -> int:
@@ -140,8 +142,8 @@ def _instant_ms(at: object, now_ms: int) -> int:
 def check_id(id: str) -> str:
     """Return the id that a caller chose for a batch. Raises `InvalidSetting`."""
     check_text("id", id, TEXT_MAX)
-    if changes.CALLBACK in id:
-        why = f"id {shown(id)} contains {changes.CALLBACK!r}, reserved for callbacks"
+    if mark := next((mark for mark in changes.MARKS if mark in id), ""):
+        why = f"id {shown(id)} contains {mark!r}, reserved for callbacks and follow-up batches"
         raise InvalidSetting(f"{why}: choose another", field="id")
     return id
 
@@ -199,7 +201,9 @@ class Submission:
     # -- staging ---------------------------------------------------------------------------
 
     async def _stage_all(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
-        chunker, block = Chunker(), [Packed(0, 0, b"")][:0]
+        is_following = any(mark in self._batch.id for mark in changes.MARKS)
+        most = FOLLOWING_BYTES_MAX if is_following else ITEM_BYTES_MAX
+        chunker, block = Chunker(most), [Packed(0, 0, b"")][:0]
         wanted = Cursor(self._batch.missing) if self._restores else None
         async for given in each("items", items):
             item = given if type(given) is dict else plain(given)
@@ -312,7 +316,7 @@ class Submission:
             priority=batch.priority,
             start_ms=batch.start_ms,
             result_bytes=batch.result_bytes,
-            keeps_items=False,
+            keeps_items=batch.then is not None,
             keep_ms=batch.keep_ms,
         )
 

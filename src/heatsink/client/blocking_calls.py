@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, Unpack
 
+from heatsink.bulk.actions import Action
 from heatsink.bulk.batch import Batch, Failure, Progress, Result
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.moving import MoveProgress
@@ -432,7 +433,8 @@ class BlockingBulk:
         tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
         allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. No item
         starts before the datetime `at`, or before `delay` (in seconds) has passed.
-        `results="keep"` keeps what the handler returns for each item. Raises
+        `results="keep"` keeps what the handler returns for each item. When the batch has ended,
+        the action `then` gets the items that are done, and `otherwise` those that failed. Raises
         `InvalidBody` for any other item, `IdReused` if another batch has the id, and `Overloaded`
         if the queue does not answer. The message of `Overloaded` names the id to submit again::
 
@@ -594,6 +596,11 @@ class BlockingBulk:
             progress = hs.bulk.wait(batch.id)
         """
         return self._loop.call(self._part.retry_failed, id)
+
+    @property
+    def next_action(self) -> Action:
+        """The built-in action that submits the batches that follow an ended batch."""
+        return self._part.next_action
 
 
 class BlockingConsumer:

@@ -125,7 +125,7 @@ class Consumer:
         self.meter = WorkMeter()
         self._stores = stores
         self._bulk = bulk
-        self._actions = actions.and_also(webhook_action(actions.webhooks))
+        self._actions = actions.and_also(webhook_action(actions.webhooks), bulk.next_action)
         self._settings = settings
         self._clock = clock
         self._rng = rng

@@ -51,10 +51,17 @@ class BulkQuery(Strict, frozen=True):
         | None
     ) = None
 
+    then: Annotated[str, Meta(description="Action that gets the items that are done.")] | None = (
+        None
+    )
+    otherwise: (
+        Annotated[str, Meta(description="Action that gets the items that failed.")] | None
+    ) = None
+
     @property
     def kept(self) -> dict[str, Any]:
-        """The options about results that the caller has set."""
-        names = ("results", "result_bytes", "result_days")
+        """The options about results and follow-up batches that the caller has set."""
+        names = ("results", "result_bytes", "result_days", "then", "otherwise")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 

@@ -1,0 +1,173 @@
+"""Follow-up batches: `then=` gets the items that were done, `otherwise=` those that failed.
+
+When a batch ends, Heatsink submits one small batch of the built-in action `NEXT`, as it submits the
+callback of `on_done`. The handler of this action reads what the batch has kept, and submits the
+follow-up batches. The ids of all these batches are made from the id of the first batch. So a
+repeated submission changes nothing, and each follow-up batch exists once, whichever process dies.
+
+`retry_failed` starts the next *lap* of a batch. After each lap, `then` gets only the items that
+were done in this lap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from heatsink.errors import InvalidSetting, NotFound, Unavailable
+from heatsink.primitives.checks import check_whole, shown
+
+from .actions import check_action
+from .batch import Batch, Failure, Next, Progress, parse_rate
+from .changes import NEXT_MARK, OTHERWISE_MARK, THEN_MARK
+from .results import Ask, ResultOptions, kept_by, read_results
+
+DEPTH_MAX = 8
+PRIORITY_MAX = 1_000
+Items = AsyncIterator[dict[str, Any]]
+
+
+class FlowOptions(ResultOptions, total=False):
+    """The options of `hs.bulk.submit` about results and follow-up batches."""
+
+    then: Next | str | None
+    """The action, or a `Next`, that gets the items that are done, with their results."""
+    otherwise: Next | str | None
+    """The action, or a `Next`, that gets the items that failed, with the reasons."""
+
+
+def flow_by(options: FlowOptions) -> dict[str, Any]:
+    """Return the fields of the record that these options set. Raises `InvalidSetting`."""
+    following = {
+        name: checked(name, options[name])
+        for name in ("then", "otherwise")
+        if options.get(name) is not None
+    }
+    if "then" in following:
+        options = {**options, "results": "keep"}
+    return {**kept_by(options), **following}
+
+
+def checked(name: str, given: object, depth: int = 1) -> Next:
+    """Return a follow-up as a `Next` whose fields are valid. Raises `InvalidSetting`."""
+    if depth > DEPTH_MAX:
+        raise InvalidSetting(f"{name}: at most {DEPTH_MAX} batches may follow", field=name)
+    following = Next(given) if isinstance(given, str) else given
+    if not isinstance(following, Next):
+        wrong = f"{name} must be the name of an action, or a Next, not {shown(given)}"
+        raise InvalidSetting(wrong, field=name)
+    check_action(f"{name}.action", following.action)
+    check_whole(f"{name}.priority", following.priority, -PRIORITY_MAX, PRIORITY_MAX)
+    if following.rate is not None:
+        parse_rate(following.rate)
+    if following.results not in (None, "keep"):
+        raise InvalidSetting(
+            f"{name}.results must be 'keep' or None, not {shown(following.results)}", field=name
+        )
+    further = {
+        each: checked(f"{name}.{each}", getattr(following, each), depth + 1)
+        for each in ("then", "otherwise")
+        if getattr(following, each) is not None
+    }
+    return replace(following, **further)
+
+
+def actions_of(batch: Batch) -> list[tuple[str, str]]:
+    """Return the actions of all batches that follow, each with the option that names it."""
+    found: list[tuple[str, str]] = []
+    left = [(name, getattr(batch, name)) for name in ("then", "otherwise")]
+    while left:
+        name, following = left.pop(0)
+        if isinstance(following, Next):
+            found.append((name, following.action))
+            left += [(f"{name}.{each}", getattr(following, each)) for each in ("then", "otherwise")]
+    return found
+
+
+def following(
+    batch: Batch, told: dict[str, Any], ask: Ask, failures: AsyncIterator[Failure], now_ms: int
+) -> list[tuple[Batch, Items]]:
+    """Return the batches that follow the lap of `batch` that `told` describes, with their items."""
+    found = []
+    if batch.then is not None:
+        wanted = _batch_of(batch, batch.then, f"{THEN_MARK}{told['lap']}", now_ms)
+        found.append((wanted, _done(batch, told, ask)))
+    if batch.otherwise is not None and batch.lap == told["lap"]:  # else they run again
+        wanted = _batch_of(batch, batch.otherwise, f"{OTHERWISE_MARK}{told['lap']}", now_ms)
+        found.append((wanted, _failed(told, failures)))
+    return found
+
+
+def _batch_of(batch: Batch, following: Next, mark: str, now_ms: int) -> Batch:
+    options: FlowOptions = {"then": following.then, "otherwise": following.otherwise}
+    return Batch(
+        id=f"{batch.id}{mark}",
+        action=following.action,
+        tenant=batch.tenant,
+        submitted_ms=now_ms,
+        priority=following.priority or batch.priority,
+        weight=batch.weight,
+        rate=parse_rate(following.rate) if following.rate is not None else None,
+        trace=batch.trace,
+        **flow_by({**options, "results": following.results}),
+    )
+
+
+async def _done(batch: Batch, told: dict[str, Any], ask: Ask) -> Items:
+    """Yield the items that were done in this lap.
+
+    Raises `Unavailable` if results are missing: then nothing is submitted.
+    """
+    count = 0
+    async for result in read_results(batch, ask, with_items=True):
+        count += result.lap <= told["lap"]
+        if result.lap == told["lap"]:
+            yield {"index": result.index, "item": result.item, "result": result.value}
+    if count != told["done"]:
+        raise Unavailable(f"{count:,} results are left of {told['done']:,} items that were done")
+
+
+async def _failed(told: dict[str, Any], failures: AsyncIterator[Failure]) -> Items:
+    count = 0
+    async for failure in failures:
+        count += 1
+        yield {
+            "index": failure.index,
+            "item": failure.item,
+            "reason": failure.reason,
+            "attempts": failure.attempts,
+        }
+    if count != told["failed"]:
+        raise Unavailable(f"{count:,} of {told['failed']:,} failed items are left")
+
+
+class _Waits(Protocol):
+    async def wait(self, id: str, timeout_s: float | None = None) -> Progress: ...
+
+    async def tell_done(self, batch: Batch) -> None: ...
+
+
+async def come(
+    bulk: _Waits, get: Callable[[str], Awaitable[Batch]], id: str, timeout_s: float | None
+) -> None:
+    """Wait until the follow-up batch `id` is submitted, or until it will not be.
+
+    `get` returns the record of a batch, and raises `NotFound` if there is none.
+    """
+    try:
+        await get(id)
+    except NotFound:
+        parent, submitter = parent_of(id)
+        progress = await bulk.wait(parent, timeout_s)
+        if progress.state in ("done", "failed"):
+            await bulk.tell_done(await get(parent))
+            await bulk.wait(submitter, timeout_s)
+
+
+def parent_of(id: str) -> tuple[str, str]:
+    """Return the batch that the follow-up `id` follows, and the id of the batch that submits it."""
+    at, mark = max((id.rfind(mark), mark) for mark in (THEN_MARK, OTHERWISE_MARK))
+    parent, lap = id[:at], id[at + len(mark) :]
+    return parent, f"{parent}{NEXT_MARK}{lap}"
