@@ -47,7 +47,7 @@ async def minted_and_placed(router: Router, registry: Registry, calls: int) -> f
 async def run(bench: Bench, scale: Scale) -> None:
     rounds, calls = scale(7, 31), scale(20_000, 100_000)
     async with a_router() as (router, registry):
-        registry.view.layouts["hot"] = Layout([(1, BUCKETS)])
+        registry.view.layouts["hot"] = Layout.of([(1, BUCKETS)])
         ids = [router.fresh("hot")[:2] for _ in range(calls)]
         numbers = [int.from_bytes(raw, "big") for raw, _ in ids]
         cold, hot, plain, minted = await interleave(

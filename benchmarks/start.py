@@ -21,7 +21,7 @@ from heatsink.registry.decisions import BUCKETS, Snapshot, for_key
 from heatsink.registry.layouts import Layout
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
-from heatsink.stores.dynamodb.table import decision_value, epochs_value, key, keys_shard, number
+from heatsink.stores.dynamodb.table import copy_item
 
 from .clients import CLOCK, FOUNDING, sqlite_url, stores_at
 from .dynamodb import TABLE, running_engine
@@ -45,7 +45,7 @@ def snapshot(keys: int) -> Snapshot:
     for n in range(keys):
         name, versions = f"conversation-{n:06d}", keys // TOGETHER + 1
         starts = [n // TOGETHER + 1, versions + n * 7 % versions, 2 * versions + n * 13 % versions]
-        layouts[name] = Layout(zip(starts, BUCKETS_THEN, strict=True))
+        layouts[name] = Layout.of(zip(starts, BUCKETS_THEN, strict=True))
         reasons[name] = for_key(name, BUCKETS, BUCKETS_THEN[-1], REASON)
     return Snapshot(3 * (keys // TOGETHER + 1), layouts, {}, reasons)
 
@@ -72,22 +72,13 @@ async def fill_engine(endpoint: str, kept: Snapshot) -> str:
 
     async def write() -> None:
         while batch := [name for _, name in zip(range(AT_ONCE), names, strict=False)]:
-            puts = [{"PutRequest": {"Item": _item(kept, name)}} for name in batch]
+            items = [copy_item(name, kept.layouts[name], kept.reasons[name]) for name in batch]
+            puts = [{"PutRequest": {"Item": item}} for item in items]
             await client.call("BatchWriteItem", {"RequestItems": {TABLE: puts}})
 
     await asyncio.gather(*(write() for _ in range(BATCHES)))
     await client.close()
     return url
-
-
-def _item(kept: Snapshot, name: str) -> dict[str, object]:
-    layout = kept.layouts[name]
-    return {
-        **key(keys_shard(name), name.encode()),
-        "epochs": epochs_value(layout),
-        "last": number(layout.epochs[-1].start_ms),
-        "decision": decision_value(kept.reasons[name]),
-    }
 
 
 async def started(url: str, source: Path | None, found: Found) -> None:
@@ -116,7 +107,9 @@ async def measure(bench: Bench, scale: Scale, url: str, where: str, *sources: Pa
     add("ready", "ready_s", READY_MS_MAX)
     add("CPU until ready", "cpu_s")
     add("longest stall until ready", "stall_s", STALL_MS_MAX)
+    add("its CPU time", "stall_cpu_s", STALL_MS_MAX)
     add("longest stall in the 3 s after", "later_s", STALL_MS_MAX)
+    add("its CPU time in the 3 s after", "later_cpu_s", STALL_MS_MAX)
 
 
 async def run(bench: Bench, scale: Scale) -> None:

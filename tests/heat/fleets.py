@@ -191,7 +191,9 @@ class Fleet:
             layout = self.registry.view.layout(decision.key)
             now_ms = int(self.clock.now_s() * 1000)
             assert decision.value is not None
-            self.registry.view.layouts[decision.key] = layout.then(now_ms, decision.value)
+            longer = layout.then(now_ms, decision.value)
+            self.registry.view.layouts[decision.key] = longer
+            self.registry.view.spread.note(decision.key, layout, longer)
             self.registry.view.version += 1
             spread_s.setdefault(decision.key, self.clock.now_s() - self.start_s)
         return observation.windows

@@ -73,19 +73,16 @@ def write_sqlite(file: Path, meta: Json, entry: Json) -> None:
 
 def dynamodb_items(meta: Json, entry: Json) -> list[Json]:
     text, decision = {"S": msgspec.json.encode(entry).decode()}, entry["decisions"][0]
-    pair = {"L": [number(entry["start_ms"]), number(decision["value"])]}
-    shared = {
-        "epochs": {"L": [pair]},
-        "last": number(entry["start_ms"]),
-        "decision": {"S": msgspec.json.encode(decision).decode()},
-    }
+    start, value = entry["start_ms"], decision["value"]
+    decided = {"decision": {"S": msgspec.json.encode(decision).decode()}}
+    epochs = {"epochs": {"L": [{"L": [number(start), number(value)]}]}, "last": number(start)}
     names = {"closed_ms": "c", "version": "v", "id_scheme": "ids"}
     fields = {names.get(name, name): _attribute(value) for name, value in meta.items()}
     return [
         {**key("%meta", b"\0"), **fields},
         {**key(log_shard(entry["version"]), entry["version"].to_bytes(8, "big")), "entry": text},
-        {**key("conv", b"\x20"), **shared},
-        {**key(keys_shard("conv"), b"conv"), **shared},
+        {**key("conv", b"\x20"), **epochs, **decided},
+        {**key(keys_shard("conv"), b"conv"), "copy": {"S": f"{start}:{value}"}, **decided},
     ]
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidSetting
-from heatsink.registry.layouts import COLD, EPOCHS_MAX, Epoch, EpochMaker, Layout
+from heatsink.registry.layouts import COLD, EPOCHS_MAX, Epoch, EpochMaker, Layout, text_of
 
 changes = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 64)), max_size=12)
 times = st.integers(0, 700)
@@ -59,7 +59,7 @@ def test_the_overlapping_epochs_are_those_of_some_time_in_the_range(
 
 
 def test_the_seeds_phases_as_a_layout() -> None:
-    layout = Layout([(10, 2), (20, 3), (30, 5), (40, 1)])
+    layout = Layout.of([(10, 2), (20, 3), (30, 5), (40, 1)])
     assert [layout.epoch_at(t).buckets for t in (0, 10, 19, 20, 35, 40, 99)] == [
         1,
         2,
@@ -83,13 +83,13 @@ def test_a_cold_key_is_its_bare_name() -> None:
 @pytest.mark.parametrize(("start_ms", "buckets"), [(5, 2), (4, 2), (6, 0)])
 def test_an_epoch_must_come_after_the_last_and_have_a_bucket(start_ms: int, buckets: int) -> None:
     with pytest.raises(InvalidSetting):
-        Layout([(5, 3)]).then(start_ms, buckets)
+        Layout.of([(5, 3)]).then(start_ms, buckets)
 
 
 def test_a_layout_is_full_at_the_limit_of_epochs() -> None:
-    layout = Layout((n, 1 + n % 2) for n in range(1, EPOCHS_MAX))
+    layout = Layout.of((n, 1 + n % 2) for n in range(1, EPOCHS_MAX))
     assert layout.full
-    assert not Layout([(1, 2)]).full
+    assert not Layout.of([(1, 2)]).full
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 3)), max_size=4)))
@@ -99,12 +99,18 @@ def test_layouts_made_together_are_the_same_as_single_ones(
     maker = EpochMaker()
     for later in many:
         try:
-            expected = Layout(later)
+            expected = Layout.of(later)
         except InvalidSetting as error:
             with pytest.raises(InvalidSetting, match=str(error)):
                 maker.layout(later)
         else:
-            assert maker.layout(later) == expected
+            assert maker.layout(later) == expected == maker.of_text(text_of(expected))
+
+
+@pytest.mark.parametrize("text", ["5:2 5:3", "5:0", "5", "five:2", "-1:2"])
+def test_a_text_that_is_no_layout_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSetting):
+        EpochMaker().of_text(text)
 
 
 def test_layouts_made_together_share_epochs() -> None:

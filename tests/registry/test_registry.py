@@ -229,7 +229,7 @@ async def test_a_key_whose_last_epoch_is_far_ahead_does_not_hold_up_others(
     registry, term = await leading(store, clock)
     far_ms = registry.view.horizon_ms + 86_400_000
     reasons = {"held": for_key("held", BUCKETS, 1, "reset")}
-    snapshot = Snapshot(1, {"held": Layout([(far_ms, 1)])}, {}, reasons)
+    snapshot = Snapshot(1, {"held": Layout.of([(far_ms, 1)])}, {}, reasons)
     await store.restore(msgspec.structs.replace(registry.meta, version=1, term=term), snapshot)
     decisions = [for_key(key, BUCKETS, 5, "hot") for key in ("held", "other")]
     assert await registry.publish(decisions, term) == decisions[1:]

@@ -22,7 +22,7 @@ def entry(start_ms: int = NOW_MS, version: int = 5, setting: str = BUCKETS) -> L
 
 def test_an_epoch_from_the_leader_at_the_closed_time_is_right() -> None:
     rules.check_append(entry(), 2, META, {})
-    rules.check_append(entry(NOW_MS + 5_000), 2, META, {"k": Layout([(NOW_MS - 1, 2)])})
+    rules.check_append(entry(NOW_MS + 5_000), 2, META, {"k": Layout.of([(NOW_MS - 1, 2)])})
 
 
 @pytest.mark.parametrize("term", [1, 3, None])
@@ -49,7 +49,7 @@ def test_an_epoch_starts_at_the_closed_time_or_within_5_s_after(start_ms: int) -
 
 def test_an_epoch_starts_after_the_keys_last() -> None:
     with pytest.raises(Outdated, match="must start after"):
-        rules.check_append(entry(), 2, META, {"k": Layout([(NOW_MS, 2)])})
+        rules.check_append(entry(), 2, META, {"k": Layout.of([(NOW_MS, 2)])})
 
 
 @given(

@@ -11,6 +11,7 @@ from heatsink.registry.decisions import (
     LogEntry,
     Reasons,
     Snapshot,
+    SpreadKeys,
     View,
     for_key,
 )
@@ -26,7 +27,7 @@ def test_a_view_applies_the_log_in_order() -> None:
     view = View()
     assert view.apply(entry(1))
     assert view.apply(entry(2, buckets=5))
-    assert view.layout("k") == Layout([(10, 2), (20, 5)])
+    assert view.layout("k") == Layout.of([(10, 2), (20, 5)])
     assert view.layout("other") is COLD
     assert view.reasons["k"].value == 5
 
@@ -37,7 +38,7 @@ def test_a_gap_is_refused_and_a_repeat_passed_over() -> None:
     assert not view.apply(entry(3))
     assert view.apply(entry(1))
     assert view.version == 1
-    assert view.layout("k") == Layout([(10, 2)])
+    assert view.layout("k") == Layout.of([(10, 2)])
 
 
 def test_the_horizon_moves_only_once_the_log_is_applied() -> None:
@@ -60,7 +61,7 @@ def test_an_older_snapshot_changes_nothing() -> None:
 
 def test_a_snapshot_taken_while_the_log_grew_may_hold_epochs_early() -> None:
     view = View()
-    early = Layout([(10, 2), (20, 5)])
+    early = Layout.of([(10, 2), (20, 5)])
     view.load(Snapshot(1, {"k": early}, {}, {"k": for_key("k", BUCKETS, 5, "hot")}))
     assert view.apply(entry(2, buckets=5))
     assert view.layout("k") == early
@@ -146,3 +147,20 @@ def test_reasons_are_decoded_when_they_are_asked_for() -> None:
     assert (len(reasons), asked) == (2, [])
     assert reasons["b"].key == reasons["b"].key == "b"
     assert asked == ["b"]
+
+
+subjects = st.sampled_from(["a", "b", "\0table:t", "\0author:x"])
+
+
+@given(st.lists(st.tuples(subjects, st.integers(1, 4)), max_size=9))
+def test_a_view_knows_its_spread_keys_as_a_count_finds_them(
+    changes: list[tuple[str, int]],
+) -> None:
+    view = View()
+    for version, (key, buckets) in enumerate(changes, start=1):
+        view.apply(entry(version, key, buckets))
+    counted = SpreadKeys(view.layouts)
+    assert (set(view.spread.keys), view.spread.extra) == (set(counted.keys), counted.extra)
+    loaded = View()
+    loaded.load(Snapshot(99, view.layouts, {}, {}))
+    assert (loaded.spread.keys, loaded.spread.extra) == (counted.keys, counted.extra)

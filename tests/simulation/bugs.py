@@ -444,7 +444,7 @@ def a_cure_without_an_epoch_floor() -> Iterator[None]:
 
     def no_floor(layout: Layout, newest_ms: int, closed_ms: int) -> Layout:
         needed_ms = max(newest_ms, closed_ms - 1)
-        return Layout(epoch for epoch in layout.later if epoch.start_ms <= needed_ms)
+        return Layout.of(pair for pair in layout.pairs if pair[0] <= needed_ms)
 
     with patch.object(fsck, "reset_layout", no_floor):
         yield

@@ -51,7 +51,7 @@ def test_it_goes_on_until_there_is_an_answer() -> None:
 
 def test_what_an_old_epochs_partition_refuses_is_no_reason_for_more_buckets() -> None:
     tracker, view = Tracker(), View()
-    view.layouts["k"] = Layout([(5, 4)])
+    view.layouts["k"] = Layout.of([(5, 4)])
     attempt = Refusing(Throttled("k"), Throttled("k#7"), Throttled("k#3"))
     call(backoff(tracker, view), attempt)
     assert tracker.roll().listed(NO_KEYS, tracker.rng)["k"].throttles == 1

@@ -38,7 +38,7 @@ async def test_a_row_in_the_wrong_place_is_named(hs: Heatsink) -> None:
     await fill(hs)
     epoch = hs.parts.registry.view.layout("conv").epochs[-1]
     raw = Uuid7().from_parts(epoch.start_ms + 5, 0, 0)
-    await hs.parts.stores.log.put("conv#7", Row(raw, b"lost", *epoch))
+    await hs.parts.stores.log.put("conv#7", Row(raw, b"lost", epoch.start_ms, epoch.buckets))
     findings = await check(
         hs.parts.stores.log, hs.parts.stores.counters, hs.parts.stores.registry, Uuid7()
     )

@@ -30,7 +30,7 @@ class Shelf:
     def _place(self, raw: bytes) -> None:
         epoch = self.layout.epoch_at(SCHEME.time_ms(raw))
         partition = partition_of("k", epoch.bucket(HASH(raw)))
-        self.rows.setdefault(partition, []).append(Row(raw, b"", *epoch))
+        self.rows.setdefault(partition, []).append(Row(raw, b"", epoch.start_ms, epoch.buckets))
         self.all.append(raw)
 
     def answer(self, partition: str, ask: Ask) -> list[Row]:
@@ -63,7 +63,7 @@ def _inside(raw: bytes, ask: Ask) -> bool:
 
 
 layouts = st.lists(st.integers(1, 9), max_size=6).map(
-    lambda counts: Layout((n * 20, buckets) for n, buckets in enumerate(counts, start=1))
+    lambda counts: Layout.of((n * 20, buckets) for n, buckets in enumerate(counts, start=1))
 )
 moments = st.lists(st.integers(0, 160), max_size=80)
 bounds = st.none() | st.integers(0, 160).map(SCHEME.first_raw)
@@ -91,7 +91,7 @@ def test_a_reader_with_an_old_layout_misses_nothing_once_it_learns(
     layout: Layout, times_ms: list[int], behind: int, newest_first: bool, wanted: int
 ) -> None:
     shelf, span = Shelf(layout, times_ms), Range(None, None, newest_first)
-    known = Layout(layout.later[: max(len(layout.later) - behind, 0)])
+    known = Layout.of(layout.pairs[: max(len(layout.later) - behind, 0)])
     gather = shelf.gather(span, wanted, known)
     assert [row.raw for row in gather.rows] == shelf.expected(span, wanted)
     assert gather.rounds <= 4
@@ -108,7 +108,7 @@ def test_a_page_of_a_cold_key_is_one_query_of_51_rows() -> None:
 
 
 def test_a_page_inside_a_one_bucket_epoch_is_one_query_after_cool_down() -> None:
-    shelf = Shelf(Layout([(100, 8), (200, 1)]), list(range(400)))
+    shelf = Shelf(Layout.of([(100, 8), (200, 1)]), list(range(400)))
     newest_page(shelf)
     assert (shelf.queries, shelf.rows_read) == (1, 51)
 
@@ -120,7 +120,7 @@ def test_a_page_over_many_buckets_reads_hardly_more_than_it_returns(
     rng, rows, rounds, pages = Random(1), 0, 0, 200
     for _ in range(pages):
         times_ms = [100 + rng.randrange(10**9) for _ in range(400)]
-        shelf = Shelf(Layout([(1, buckets)]), times_ms)
+        shelf = Shelf(Layout.of([(1, buckets)]), times_ms)
         rounds += newest_page(shelf).rounds
         rows += shelf.rows_read
     assert rows / pages <= rows_most

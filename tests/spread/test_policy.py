@@ -66,8 +66,7 @@ class Plant:
 
     def _turn(self, keys: dict[str, KeyHeat], complete: bool) -> None:
         window = WindowHeat(self.second, self.second, complete, keys, 0.0)
-        versions = sum(len(layout.epochs) for layout in self.layouts.values())
-        seen = KeyObservation([window], self.layouts, self.pins, versions + len(self.pins))
+        seen = KeyObservation([window], self.layouts, self.pins)
         for decision in self.policy.decide(seen):
             layout = self.layouts.get(decision.key, COLD)
             assert decision.value is not None
@@ -320,7 +319,7 @@ def test_a_window_that_runs_does_not_take_the_forecast_back() -> None:
         WindowHeat(plant.second, plant.second, True, rising, 0.0),
         WindowHeat(plant.second + 1, plant.second + 1, False, begun, 0.0),
     ]
-    (decision,) = plant.policy.decide(KeyObservation(windows, plant.layouts, {}, 1))
+    (decision,) = plant.policy.decide(KeyObservation(windows, plant.layouts, {}))
     assert decision.value == 5
 
 
@@ -356,7 +355,7 @@ def test_a_wrong_rule_is_named(name: str, value: float) -> None:
 def test_many_spread_keys_are_reviewed_in_slices_and_all_of_them_shrink(keys: int) -> None:
     """Windows come every second, and the cool-down is over for all keys at the same time."""
     plant = Plant(BucketRules(cool_down_s=60.0))
-    plant.layouts = {f"key-{n}": Layout([(1, 4)]) for n in range(keys)}
+    plant.layouts = {f"key-{n}": Layout.of([(1, 4)]) for n in range(keys)}
     most = 0
     for _ in range(130):
         before = sum(layout.buckets == 1 for layout in plant.layouts.values())

@@ -41,7 +41,7 @@ times = st.one_of(
     st.integers(NOW_MS - SPAN_MS, NOW_MS - 1), st.integers(AHEAD_MS - SPAN_MS, AHEAD_MS - 1)
 )
 laid_out = st.lists(st.tuples(times, st.integers(1, 5)), max_size=6, unique_by=lambda e: e[0]).map(
-    lambda epochs: Layout(sorted(epochs))
+    lambda epochs: Layout.of(sorted(epochs))
 )
 traces = st.lists(st.tuples(st.sampled_from(KEYS), times), max_size=25)
 steps = st.lists(
@@ -79,7 +79,8 @@ class Store:
 
     async def put(self, key: str, raw: bytes) -> None:
         epoch = self.layouts[key].epoch_at(Uuid7().time_ms(raw))
-        await self.log.put(place(self.layouts[key], key, raw), Row(raw, b"", *epoch))
+        row = Row(raw, b"", epoch.start_ms, epoch.buckets)
+        await self.log.put(place(self.layouts[key], key, raw), row)
 
     async def add(self, key: str, raw: bytes, layout: Layout) -> int | None:
         time_ms = Uuid7().time_ms(raw)
@@ -168,10 +169,10 @@ async def store(tmp_path: Path) -> Store:
 async def test_a_layout_that_places_what_is_under_another_key_gets_that_ones_floor(
     store: Store,
 ) -> None:
-    store.layouts = {POSTS: Layout()}
+    store.layouts = {POSTS: Layout.of()}
     await store.put(POSTS, raw_of(AHEAD_MS - 5, 1))
     await store.reset(Elsewhere(follow=((Kind.AUTHOR, Kind.POSTS),)))
-    assert (await store.registry.layout(Subject(Kind.AUTHOR, "ada").text)).epochs[-1] == (
+    assert (await store.registry.layout(Subject(Kind.AUTHOR, "ada").text)).pairs[-1] == (
         AHEAD_MS - 4,
         1,
     )
@@ -180,21 +181,21 @@ async def test_a_layout_that_places_what_is_under_another_key_gets_that_ones_flo
 async def test_a_layout_whose_rows_are_not_in_the_store_waits_for_the_old_closed_time(
     store: Store,
 ) -> None:
-    store.layouts = {Subject(Kind.TABLE, "chat/x").text: Layout([(NOW_MS - 9, 4)])}
+    store.layouts = {Subject(Kind.TABLE, "chat/x").text: Layout.of([(NOW_MS - 9, 4)])}
     await store.found()
     await store.reset(Elsewhere(unseen=(Kind.TABLE,)))
     layout = await store.registry.layout(Subject(Kind.TABLE, "chat/x").text)
-    assert layout == Layout([(NOW_MS - 9, 4), (AHEAD_MS, 4)])
+    assert layout == Layout.of([(NOW_MS - 9, 4), (AHEAD_MS, 4)])
 
 
 async def test_a_sealed_counter_opens_if_nothing_is_of_the_time_between(store: Store) -> None:
-    await store.add("likes", raw_of(AHEAD_MS - 5, 1), Layout())
+    await store.add("likes", raw_of(AHEAD_MS - 5, 1), Layout.of())
     await store.counters.fold(["likes"], "likes", AHEAD_MS - 86_400_000)
     reset = await store.reset()
     assert reset.sealed == 0
-    assert await store.add("likes", raw_of(reset.closed_ms, 2), Layout()) is None
+    assert await store.add("likes", raw_of(reset.closed_ms, 2), Layout.of()) is None
     with pytest.raises(TokenExpired):
-        await store.add("likes", raw_of(reset.closed_ms - 1, 3), Layout())
+        await store.add("likes", raw_of(reset.closed_ms - 1, 3), Layout.of())
     assert (await store.counters.totals(["likes"]))[0].value == 2
 
 
@@ -204,24 +205,24 @@ async def test_a_sealed_counter_stays_sealed_if_somebody_lived_in_the_time_betwe
     """A token of that time may have been forgotten, and be sent again."""
     sealed_ms = AHEAD_MS - 86_400_000
     await store.counters.fold(["likes"], "likes", sealed_ms)
-    store.layouts = {"conv": Layout()}
+    store.layouts = {"conv": Layout.of()}
     await store.put("conv", raw_of(sealed_ms - 3_600_000, 1))
     reset = await store.reset()
     assert (reset.sealed, reset.held_keys) == (1, 2)
     with pytest.raises(TokenExpired):
-        await store.add("likes", raw_of(sealed_ms - 1, 2), Layout())
+        await store.add("likes", raw_of(sealed_ms - 1, 2), Layout.of())
     assert (await store.registry.layout("likes")).epochs[-1].start_ms == sealed_ms
 
 
 async def test_running_totals_from_beyond_are_counted_for_ever(store: Store) -> None:
-    wide = Layout([(AHEAD_MS - 50, 3)])
+    wide = Layout.of([(AHEAD_MS - 50, 3)])
     store.layouts = {"views": wide}
     await store.found()
     raw = raw_of(AHEAD_MS - 20, 1)
     await store.counters.raise_to(place(wide, "views", raw), raw, AHEAD_MS - 20, Running(7, 0))
     await store.reset()
     layout = await store.registry.layout("views")
-    assert layout == Layout([(AHEAD_MS - 50, 3), (AHEAD_MS - 19, 3)])
+    assert layout == Layout.of([(AHEAD_MS - 50, 3), (AHEAD_MS - 19, 3)])
     assert (
         sum(total.writers for total in await store.counters.totals(layout.partitions("views"))) == 7
     )
@@ -240,14 +241,14 @@ async def test_all_that_is_reset_is_reset_at_once(store: Store, tmp_path: Path) 
 
 
 def test_the_last_epoch_that_a_key_may_have_keeps_its_high_water_mark() -> None:
-    many = Layout((n + 1, 4 if n == 7 else 1 + n % 2) for n in range(EPOCHS_MAX - 2))
+    many = Layout.of((n + 1, 4 if n == 7 else 1 + n % 2) for n in range(EPOCHS_MAX - 2))
     floored = reset_layout(many, AHEAD_MS, NOW_MS)
     assert floored.full
-    assert floored.epochs[-1] == (AHEAD_MS + 1, 4)
+    assert floored.pairs[-1] == (AHEAD_MS + 1, 4)
 
 
 def test_epochs_from_beyond_that_placed_nothing_are_dropped() -> None:
-    layout = Layout([(NOW_MS - 5, 2), (AHEAD_MS, 3), (AHEAD_MS + 9, 4)])
-    assert reset_layout(layout, 0, NOW_MS) == Layout([(NOW_MS - 5, 2)])
-    kept = Layout([(NOW_MS - 5, 2), (AHEAD_MS, 3), (AHEAD_MS + 6, 4)])
+    layout = Layout.of([(NOW_MS - 5, 2), (AHEAD_MS, 3), (AHEAD_MS + 9, 4)])
+    assert reset_layout(layout, 0, NOW_MS) == Layout.of([(NOW_MS - 5, 2)])
+    kept = Layout.of([(NOW_MS - 5, 2), (AHEAD_MS, 3), (AHEAD_MS + 6, 4)])
     assert reset_layout(layout, AHEAD_MS + 5, NOW_MS) == kept

@@ -168,7 +168,7 @@ async def test_a_query_brings_the_layout_along(log: LogStore, stores: Stores) ->
     assert (await log.query("k", ask)).layout == COLD
     entry = LogEntry(1, 0, 3_000, (for_key("k", BUCKETS, 4, "hot"),))
     await stores.registry.append(entry, term=1)
-    assert (await log.query("k", ask)).layout == Layout([(3_000, 4)])
+    assert (await log.query("k", ask)).layout == Layout.of([(3_000, 4)])
     assert (await log.query("k", everything())).layout is None
 
 

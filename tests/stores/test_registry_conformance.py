@@ -65,13 +65,13 @@ async def test_an_append_shows_in_log_layout_and_snapshot(founded: Stores) -> No
     await registry.append(entry(2, 2_500, buckets=2), term=0)
     await registry.append(pin(3, 6), term=None)
     assert (await registry.meta()).meta.version == 3
-    assert await registry.layout("k") == Layout([(2_000, 4), (2_500, 2)])
+    assert await registry.layout("k") == Layout.of([(2_000, 4), (2_500, 2)])
     assert await registry.layout("other") == COLD
     assert await registry.log(0, 3) == [entry(1), entry(2, 2_500, buckets=2), pin(3, 6)]
     assert await registry.log(1, 2) == [entry(2, 2_500, buckets=2)]
     assert await registry.snapshot() == Snapshot(
         3,
-        {"k": Layout([(2_000, 4), (2_500, 2)])},
+        {"k": Layout.of([(2_000, 4), (2_500, 2)])},
         {"k": for_key("k", PIN, 6, "launch")},
         {"k": for_key("k", BUCKETS, 2, "hot")},
     )
@@ -151,7 +151,7 @@ async def test_a_beat_shows_that_the_leader_lives(founded: Stores) -> None:
 async def test_restoring_replaces_everything(founded: Stores) -> None:
     await founded.registry.append(entry(1), 0)
     await founded.registry.append(pin(2, 6), None)
-    layouts = {"x": Layout([(10, 3)])}
+    layouts = {"x": Layout.of([(10, 3)])}
     reasons = {"x": for_key("x", BUCKETS, 3, "rebuilt")}
     meta = msgspec.structs.replace(META, version=9, incarnation="new", secret=b"another")
     await founded.registry.restore(meta, Snapshot(9, layouts, {}, reasons))

@@ -16,7 +16,7 @@ async def test_a_post_from_beyond_the_horizon_has_a_mode_if_its_author_has_an_ep
     async def reach(time_ms: int) -> None:
         reached.append(time_ms)
 
-    registry.view.layouts[mode_of("ada").text] = Layout([(900, 2), (1_001, 2)])
+    registry.view.layouts[mode_of("ada").text] = Layout.of([(900, 2), (1_001, 2)])
 
     async def never(key: str, buckets: int) -> None:
         raise AssertionError(f"nobody waits for {buckets} of {key}")

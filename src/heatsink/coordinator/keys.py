@@ -191,7 +191,7 @@ class KeyWatch:
         self._tell_how_to_sample(windows, now_s)
         view = self._registry.view
         pins = {key: pin for key, pin in view.pins.items() if pin.subject.has_layout}
-        return KeyObservation(windows, view.layouts, pins, view.version)
+        return KeyObservation(windows, view.layouts, pins, view.spread)
 
     def _tell_how_to_sample(self, windows: list[WindowHeat], now_s: float) -> None:
         """Tell all servers the taus and the keys to watch.

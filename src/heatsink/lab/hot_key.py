@@ -211,7 +211,7 @@ def buckets_in(rates: list[float], rules: BucketRules) -> list[int]:
     for second, rate in enumerate(rates, 1):
         heat = KeyHeat(rate, rate, 0.0, 0.0, 0.0)
         window = WindowHeat(second, second, True, {KEY: heat}, 0.0)
-        seen = KeyObservation([window], {KEY: layout}, {}, len(layout.epochs))
+        seen = KeyObservation([window], {KEY: layout}, {})
         for decision in policy.decide(seen):
             layout = layout.then(second * 1000 + 500, decision.value or 1)
         found.append(layout.buckets)

@@ -113,7 +113,7 @@ class HotChat:
         heat = KeyHeat(float(writes_s), float(writes_s), 0.0, float(throttles), 0.0)
         window = WindowHeat(second, float(second), True, {HOT: heat}, 0.0)
         layouts: dict[str, Layout] = {HOT: self._layout}
-        for decision in self._policy.decide(KeyObservation([window], layouts, {}, second)):
+        for decision in self._policy.decide(KeyObservation([window], layouts, {})):
             assert decision.value is not None
             self._layout = self._layout.then((second + 1) * 1_000, decision.value)
 

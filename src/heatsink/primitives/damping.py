@@ -15,13 +15,22 @@ def forecast(previous: float, current: float, interval_s: float, lead_s: float) 
 
 
 class RecentPeak:
-    """The highest value of the last `span_s` seconds. Each call takes amortised constant time."""
+    """The highest value of the last `span_s` seconds; values are 0 or more.
+
+    Each call takes amortised constant time.
+    """
+
+    __slots__ = ("_falling", "span_s")
 
     def __init__(self, span_s: float) -> None:
         self.span_s = span_s
-        self._falling: deque[tuple[float, float]] = deque()
+        self._falling: deque[tuple[float, float]] | None = None  # none is made for zeros alone
 
     def add(self, time_s: float, value: float) -> None:
+        if self._falling is None:
+            if value <= 0:
+                return
+            self._falling = deque()
         while self._falling and self._falling[-1][1] <= value:
             self._falling.pop()
         self._falling.append((time_s, value))
@@ -31,6 +40,8 @@ class RecentPeak:
 
         `time_s` must not decrease from call to call.
         """
+        if self._falling is None:
+            return 0.0
         while self._falling and self._falling[0][0] < time_s - self.span_s:
             self._falling.popleft()
         return self._falling[0][1] if self._falling else 0.0

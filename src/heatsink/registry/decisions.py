@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from heatsink.primitives.subjects import Kind, Subject, subject_of
+from heatsink.primitives.subjects import Kind, Subject, has_rows, subject_of
 from heatsink.primitives.words import counted
 
 from .layouts import COLD, Layout
@@ -324,6 +324,36 @@ class LeaseStore(Protocol):
         """
 
 
+class SpreadKeys:
+    """The keys with rows that have more than one bucket now.
+
+    `extra` is the number of buckets that they have together beyond their first. A registry may have
+    200,000 layouts, so both are kept up to date with each change, and never counted again.
+    """
+
+    def __init__(self, layouts: Mapping[str, Layout]) -> None:
+        self.keys: dict[str, None] = {}
+        self.extra = 0
+        self.add(layouts.items())
+
+    def add(self, layouts: Iterable[tuple[str, Layout]]) -> None:
+        """Count keys that were not counted before."""
+        for key, layout in layouts:
+            buckets = layout.epochs[-1].buckets
+            if buckets > 1 and has_rows(key):
+                self.keys[key] = None
+                self.extra += buckets - 1
+
+    def note(self, key: str, before: Layout, now: Layout) -> None:
+        """Take in that the key's layout has changed."""
+        if has_rows(key):
+            self.extra += now.buckets - before.buckets
+            if now.buckets > 1:
+                self.keys[key] = None
+            else:
+                self.keys.pop(key, None)
+
+
 class View:
     """A process's copy of the registry: the log up to a version, and the horizon.
 
@@ -335,6 +365,7 @@ class View:
         self.version = 0
         self.horizon_ms = 0
         self.layouts: dict[str, Layout] = {}
+        self.spread = SpreadKeys(self.layouts)
         self.pins: dict[str, Decision] = {}
         self.reasons = Reasons()
         self.settings_version = 0
@@ -363,7 +394,9 @@ class View:
             assert decision.value is not None
             layout = self.layout(decision.key)
             if layout.epochs[-1].start_ms < entry.start_ms:  # else the snapshot had this epoch
-                self.layouts[decision.key] = layout.then(entry.start_ms, decision.value)
+                longer = layout.then(entry.start_ms, decision.value)
+                self.layouts[decision.key] = longer
+                self.spread.note(decision.key, layout, longer)
                 self.reasons[decision.key] = decision
         for decision in entry.pin_decisions:
             apply_pin(self.pins, decision)
@@ -372,11 +405,15 @@ class View:
         self.version = entry.version
         return True
 
-    def load(self, snapshot: Snapshot) -> None:
-        """Replace the whole view by a snapshot, if the snapshot is newer."""
+    def load(self, snapshot: Snapshot, spread: SpreadKeys | None = None) -> None:
+        """Replace the whole view by a snapshot, if the snapshot is newer.
+
+        `spread` is what `SpreadKeys` finds in the snapshot's layouts, if the caller knows it.
+        """
         if snapshot.version <= self.version:
             return
         self.layouts = dict(snapshot.layouts)
+        self.spread = spread or SpreadKeys(self.layouts)
         self.pins = dict(snapshot.pins)
         self.reasons = Reasons(snapshot.reasons)
         self.version = self.settings_version = snapshot.version

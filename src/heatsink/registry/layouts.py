@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.keys import partition_of
@@ -11,7 +12,7 @@ from heatsink.primitives.keys import partition_of
 EPOCHS_MAX = 256
 
 
-class Epoch(NamedTuple):
+class Epoch(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A span of time in which a key's number of buckets does not change.
 
     The epoch ends when the key's next epoch starts.
@@ -39,15 +40,22 @@ class Epoch(NamedTuple):
                 yield partition_of(key, bucket)
 
 
-class Layout:
-    """A key's epochs, oldest first, append-only. The first epoch has one bucket and starts at 0."""
+class Layout(msgspec.Struct, frozen=True, gc=False):
+    """A key's epochs, oldest first, append-only. The first epoch has one bucket and starts at 0.
 
-    __slots__ = ("epochs",)
+    A process may hold 200,000 layouts. The garbage collector does not visit them or their epochs
+    (`gc=False`), since one pass over so many objects would hold the event loop too long.
+    """
 
-    def __init__(self, later: Iterable[tuple[int, int]] = ()) -> None:
-        self.epochs: tuple[Epoch, ...] = (FIRST_EPOCH,)
+    epochs: tuple[Epoch, ...]
+
+    @classmethod
+    def of(cls, later: Iterable[tuple[int, int]] = ()) -> Layout:
+        """Return a layout with these epochs (start, buckets) after the first one."""
+        layout = cls((FIRST_EPOCH,))
         for start_ms, buckets in later:
-            self.epochs = self.then(start_ms, buckets).epochs
+            layout = layout.then(start_ms, buckets)
+        return layout
 
     def then(self, start_ms: int, buckets: int) -> Layout:
         """Return a copy of this layout with one more epoch at its end."""
@@ -56,14 +64,17 @@ class Layout:
             raise InvalidSetting(f"an epoch must start after {last.start_ms}, not at {start_ms}")
         if buckets < 1:
             raise InvalidSetting(f"an epoch needs at least one bucket, not {buckets}")
-        longer = object.__new__(Layout)
-        longer.epochs = (*self.epochs, Epoch(start_ms, buckets))
-        return longer
+        return Layout((*self.epochs, Epoch(start_ms, buckets)))
 
     @property
     def later(self) -> tuple[Epoch, ...]:
         """All epochs except the first one. Every key has the first epoch without any decision."""
         return self.epochs[1:]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return what `of` takes: start and buckets of the later epochs."""
+        return [(epoch.start_ms, epoch.buckets) for epoch in self.later]
 
     @property
     def buckets(self) -> int:
@@ -99,41 +110,59 @@ class Layout:
         widest = self.max_buckets
         return names if widest == 1 else names + [partition_of(key, n) for n in range(widest)]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self.epochs == other.epochs
-
-    def __hash__(self) -> int:
-        return hash(self.epochs)
-
     def __repr__(self) -> str:
-        return f"Layout({list(self.later)})"
+        return f"Layout.of({self.pairs})"
 
 
 FIRST_EPOCH = Epoch(0, 1)
-COLD = Layout()
+COLD = Layout((FIRST_EPOCH,))
 
 
 class EpochMaker:
     """Makes many layouts, for a process that starts: one for each key that was ever spread.
 
-    Keys whose buckets were decided together share their epochs in memory. That saves time, and the
-    garbage collector has fewer objects to visit.
+    Keys whose buckets were decided together share their epochs in memory, which saves time.
     """
 
     def __init__(self) -> None:
-        self._epochs: dict[tuple[int, int], Epoch] = {}
+        self._by_pair: dict[tuple[int, int], Epoch] = {}
+        self._by_text = _EpochsByText()
 
     def layout(self, later: Sequence[tuple[int, int]]) -> Layout:
-        """Return the same as `Layout(later)`."""
-        known, before_ms, epochs = self._epochs, 0, [FIRST_EPOCH]
+        """Return the same as `Layout.of(later)`."""
+        known, epochs = self._by_pair, [FIRST_EPOCH]
         for pair in later:
             epoch = known.get(pair)
             if epoch is None:
                 epoch = known[pair] = Epoch(*pair)
-            if pair[0] <= before_ms or pair[1] < 1:
-                return Layout(later)  # raises, and says why
-            before_ms = pair[0]
             epochs.append(epoch)
-        layout = object.__new__(Layout)
-        layout.epochs = tuple(epochs)
-        return layout
+        return _checked(epochs)
+
+    def of_text(self, text: str) -> Layout:
+        """Return the layout that `text_of` wrote. Raises `InvalidSetting` if it is malformed."""
+        try:
+            epochs = [FIRST_EPOCH, *map(self._by_text.__getitem__, text.split())]
+        except ValueError:
+            raise InvalidSetting(f"epochs must be start:buckets, not {text[:40]!r}") from None
+        return _checked(epochs)
+
+
+def text_of(layout: Layout) -> str:
+    """Return the layout as compact text: its later epochs as `start:buckets`, apart by a space."""
+    return " ".join(f"{epoch.start_ms}:{epoch.buckets}" for epoch in layout.later)
+
+
+class _EpochsByText(dict[str, Epoch]):
+    def __missing__(self, text: str) -> Epoch:
+        start_ms, _, buckets = text.partition(":")
+        epoch = self[text] = Epoch(int(start_ms), int(buckets))
+        return epoch
+
+
+def _checked(epochs: list[Epoch]) -> Layout:
+    before_ms = -1
+    for epoch in epochs:
+        if epoch.start_ms <= before_ms or epoch.buckets < 1:
+            return Layout.of((epoch.start_ms, epoch.buckets) for epoch in epochs[1:])  # raises
+        before_ms = epoch.start_ms
+    return Layout(tuple(epochs))

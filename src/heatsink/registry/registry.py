@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from random import Random
 from statistics import median
 
@@ -24,12 +25,23 @@ from heatsink.errors import (
     Unavailable,
     WrongIncarnation,
 )
-from heatsink.primitives.clock import Clock, now_ms
+from heatsink.primitives.clock import Clock, breathe, now_ms
 from heatsink.primitives.words import duration
 
 from . import closed_time as rules
 from .closed_time import AHEAD_MS_MAX, RENEW_S, Timekeeper
-from .decisions import BUCKETS, FORMAT, PIN, Decision, LogEntry, Meta, Reading, RegistryStore, View
+from .decisions import (
+    BUCKETS,
+    FORMAT,
+    PIN,
+    Decision,
+    LogEntry,
+    Meta,
+    Reading,
+    RegistryStore,
+    SpreadKeys,
+    View,
+)
 from .layouts import EPOCHS_MAX, Layout
 from .news import FOLLOW_S, News, NewsListener, NewsStore, Seal, Teller
 
@@ -39,6 +51,7 @@ PUBLISH_ATTEMPTS = 8
 PER_VERSION_MAX = 45  # a DynamoDB transaction has room for two items a key
 FUTURE_MS_MAX = 2_000
 LOG_KEEP = 10_000
+LAYOUTS_AT_ONCE = 5_000  # that are counted before other tasks run
 REPLACED = "the data store was replaced by another incarnation: reconnect"
 WIPED = "the data store was wiped: restore a backup, or start with an empty store, and reconnect"
 SET_BACK = "the data store was set back to an older state, such as a backup: reconnect"
@@ -160,7 +173,7 @@ class Registry:
             )
         Seal(found)  # raises if META has no secret
         self._meta = found
-        self.view.load(await self._store.snapshot())
+        await self._load()
         await self._catch_up(reading)
         await self.keep_ahead(leads=False, reading=reading)
         if self._listener is not None:
@@ -232,7 +245,16 @@ class Registry:
         entries = await self._store.log(self.view.version, upto)
         complete = all(self.view.apply(entry) for entry in entries)
         if not complete or self.view.version < upto:
-            self.view.load(await self._store.snapshot())
+            await self._load()
+
+    async def _load(self) -> None:
+        """Load a snapshot. Other tasks run while its spread keys are counted."""
+        snapshot = await self._store.snapshot()
+        spread, layouts = SpreadKeys({}), iter(snapshot.layouts.items())
+        for _ in range(0, len(snapshot.layouts), LAYOUTS_AT_ONCE):
+            spread.add(islice(layouts, LAYOUTS_AT_ONCE))
+            await breathe()
+        self.view.load(snapshot, spread)
 
     async def _hear(self) -> bool:
         """Adopt the newest news. Returns whether the horizon is then far enough ahead of now."""

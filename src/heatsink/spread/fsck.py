@@ -157,8 +157,8 @@ async def rebuild(
     found = {key: layout async for key, layout in registry.layouts()}
     layouts = dict(snapshot.layouts)
     for key in {**found, **proven}:
-        known = {*layouts.get(key, COLD).later, *found.get(key, COLD).later}
-        layouts[key] = Layout(sorted(known | proven.get(key, set())))
+        known = {*layouts.get(key, COLD).pairs, *found.get(key, COLD).pairs}
+        layouts[key] = Layout.of(sorted(known | proven.get(key, set())))
     await _widen_for_shares(layouts, counters, closed_ms)
     changed = {
         key: layout
@@ -195,14 +195,16 @@ def _mended(key: str, layout: Layout) -> Decision:
     return for_key(key, BUCKETS, layout.buckets, "rebuilt from the rows")
 
 
-async def _proven_epochs(log: StoredRows, scheme: IdScheme) -> tuple[dict[str, set[Epoch]], int]:
-    epochs: dict[str, set[Epoch]] = {}
+async def _proven_epochs(
+    log: StoredRows, scheme: IdScheme
+) -> tuple[dict[str, set[tuple[int, int]]], int]:
+    epochs: dict[str, set[tuple[int, int]]] = {}
     newest_ms = 0
     async for partition, row in log.scan():
         newest_ms = max(newest_ms, scheme.time_ms(row.raw))
-        epoch = Epoch(row.epoch_ms, row.buckets)
-        if epoch != FIRST_EPOCH:
-            epochs.setdefault(key_of(partition)[0], set()).add(epoch)
+        if row.epoch_ms > FIRST_EPOCH.start_ms:
+            stamp = (row.epoch_ms, row.buckets)
+            epochs.setdefault(key_of(partition)[0], set()).add(stamp)
     return epochs, newest_ms
 
 
@@ -324,11 +326,11 @@ def reset_layout(layout: Layout, newest_ms: int, closed_ms: int) -> Layout:
     Rows of the key up to `newest_ms`, the time of its newest row, stay in their buckets.
     """
     needed_ms = max(newest_ms, closed_ms - 1)
-    kept: list[tuple[int, int]] = [e for e in layout.later if e.start_ms <= needed_ms]
+    kept = [pair for pair in layout.pairs if pair[0] <= needed_ms]
     if newest_ms >= closed_ms:
         is_last = len(kept) + 2 >= EPOCHS_MAX  # with the first one and this
         kept.append((newest_ms + 1, layout.max_buckets if is_last else layout.buckets))
-    return Layout(kept)
+    return Layout.of(kept)
 
 
 def _reset_snapshot(

@@ -163,9 +163,9 @@ class Log:
                 raw, time_ms, partition, epoch = placed
                 is_prompt = False
         expires_ms = None if ttl is None else time_ms + ttl_ms(ttl)
-        start_ms, buckets = epoch
+        buckets = epoch.buckets
         self._note((key, 1, len(body), partition if buckets > 1 else None))
-        row = Row(raw, body, start_ms, buckets, expires_ms)
+        row = Row(raw, body, epoch.start_ms, buckets, expires_ms)
         try:
             try:
                 if is_prompt:  # the store's own timeout is shorter than the deadline

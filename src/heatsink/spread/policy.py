@@ -13,9 +13,9 @@ import msgspec
 from heatsink.heat.heat import KeyHeat, WindowHeat
 from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_whole
 from heatsink.primitives.damping import RecentPeak, forecast
-from heatsink.primitives.subjects import Kind, has_rows
+from heatsink.primitives.subjects import Kind
 from heatsink.primitives.words import counted
-from heatsink.registry.decisions import BUCKETS, PINNED, Decision, for_key
+from heatsink.registry.decisions import BUCKETS, PINNED, Decision, SpreadKeys, for_key
 from heatsink.registry.layouts import COLD, Layout
 
 Culprit = Literal["key", "partition"]
@@ -27,7 +27,7 @@ SHRINK_TO_MAX = 0.75  # shrink only by a quarter or more: each change costs a la
 BLIND_WINDOWS = 3  # if more windows than this are missing in a row, cool-downs restart
 SETTLE_S = 20.0  # how long a layout must last before buckets made for a forecast are taken back
 KNOWN_PEAK = 1.05  # a rate up to this multiple of a known need is not extrapolated beyond that need
-REVIEWS, REVIEWS_MAX = 1_000, 5_000  # spread keys that one window reviews, for fewer buckets
+REVIEWS, REVIEWS_MAX = 1_000, 2_500  # spread keys that one window reviews, for fewer buckets
 EPOCHS_PER_DOUBLING = 16  # the cool-down doubles with every so many epochs of a key
 
 
@@ -99,12 +99,16 @@ def _is_most_of_its_partition(heat: KeyHeat, buckets: int) -> bool:
 
 
 class KeyObservation(msgspec.Struct, frozen=True):
-    """The input of the policy: heat windows, oldest first, and current layouts and pins."""
+    """The input of the policy: heat windows, oldest first, and current layouts and pins.
+
+    `spread` names the keys of `layouts` that have more than one bucket. None means that the policy
+    looks for them in `layouts`, which takes long if there are many.
+    """
 
     windows: list[WindowHeat]
     layouts: Mapping[str, Layout]
     pins: Mapping[str, Decision]
-    version: int = 0
+    spread: SpreadKeys | None = None
 
 
 @dataclass(slots=True)
@@ -135,8 +139,7 @@ class BucketPolicy:
     def __init__(self, rules: BucketRules) -> None:
         self._rules = rules
         self._memory: dict[str, _Memory] = {}
-        self._spread: dict[str, None] = {}  # in the layouts' order, so that decisions have one too
-        self._spread_version = -1
+        self._spread = SpreadKeys({})
         self._forecast_buckets: dict[str, int] = {}  # what forecasts chose, until it is trimmed
         self._swept_s = 0.0
         self._unreviewed: deque[str] = deque()
@@ -148,7 +151,7 @@ class BucketPolicy:
         self._rules = rules
 
     def decide(self, observation: KeyObservation) -> list[Decision]:
-        self._note_spread_keys(observation)
+        self._spread = observation.spread or SpreadKeys(observation.layouts)
         wanted: dict[str, Decision] = {}
         for window in observation.windows:
             self._notice_blindness(window)
@@ -171,15 +174,6 @@ class BucketPolicy:
             if window.window - self._last_window > BLIND_WINDOWS:
                 self._memory.clear()
             self._last_window = window.window
-
-    def _note_spread_keys(self, observation: KeyObservation) -> None:
-        if observation.version != self._spread_version:
-            self._spread = {
-                key: None
-                for key, layout in observation.layouts.items()
-                if layout.epochs[-1].buckets > 1 and has_rows(key)
-            }
-            self._spread_version = observation.version
 
     def _grow(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
         grown = {}
@@ -290,13 +284,13 @@ class BucketPolicy:
         between_s = self._rules.cool_down_s / 20
         if not self._unreviewed and window.start_s - self._swept_s >= between_s:
             self._swept_s = window.start_s
-            self._unreviewed = deque(self._spread)
-            in_time = ceil(len(self._spread) / max(between_s, 1))
+            self._unreviewed = deque(self._spread.keys)
+            in_time = ceil(len(self._spread.keys) / max(between_s, 1))
             self._reviews = min(max(REVIEWS, in_time), REVIEWS_MAX)
         fewer = {}
         for _ in range(min(self._reviews, len(self._unreviewed))):
             key = self._unreviewed.popleft()
-            if key in self._spread and (found := self._fewer(key, window, layouts[key])):
+            if key in self._spread.keys and (found := self._fewer(key, window, layouts[key])):
                 fewer[key] = found
         return fewer
 
@@ -348,7 +342,7 @@ class BucketPolicy:
         """Forget the keys with one bucket that were not in the latest window."""
         stale = [key for key, memory in self._memory.items() if memory.last_s < start_s]
         for key in stale:
-            if key not in self._spread:
+            if key not in self._spread.keys:
                 del self._memory[key]
 
     def _within_budget(
@@ -358,7 +352,7 @@ class BucketPolicy:
 
         That setting bounds the cost of reads.
         """
-        left = self._rules.extra_buckets_max - sum(layouts[key].buckets - 1 for key in self._spread)
+        left = self._rules.extra_buckets_max - self._spread.extra
         allowed = []
         for decision in decisions:
             buckets = layouts.get(decision.key, COLD).buckets

@@ -26,7 +26,7 @@ from heatsink.primitives.keys import partition_of
 from heatsink.reads.near_cache import NearCache, ReadSettings
 from heatsink.reads.policy import NearPolicy, ReadObservation
 from heatsink.registry.closed_time import HORIZON_MS
-from heatsink.registry.decisions import Decision
+from heatsink.registry.decisions import Decision, SpreadKeys
 from heatsink.registry.layouts import COLD, Layout
 from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation
 
@@ -152,13 +152,13 @@ class Spreading:
         self.bucket_hours = 0.0
         self.keys: set[str] = set()
         self._policy = BucketPolicy(rules)
-        self._version = 0
+        self._spread = SpreadKeys(self.layouts)
         self._extra = 0
         self._counted_s: float | None = None
         self._tokens: dict[str, list[int]] = {}
 
     def decide(self, windows: list[WindowHeat], now_s: float) -> None:
-        decided = self._policy.decide(KeyObservation(windows, self.layouts, {}, self._version))
+        decided = self._policy.decide(KeyObservation(windows, self.layouts, {}, self._spread))
         for decision in decided:
             layout = self.layouts.get(decision.key, COLD)
             if not layout.full:
@@ -167,8 +167,8 @@ class Spreading:
 
     def _change(self, key: str, layout: Layout, buckets: int, now_s: float) -> None:
         start_ms = max(int(now_s * 1000) + HORIZON_MS, layout.epochs[-1].start_ms + 1)
-        self.layouts[key] = layout.then(start_ms, buckets)
-        self._version += 1
+        self.layouts[key] = longer = layout.then(start_ms, buckets)
+        self._spread.note(key, layout, longer)
         self._extra += buckets - layout.buckets
         self.buckets_max = max(self.buckets_max, buckets)
         self.keys.add(key)

@@ -9,6 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from heatsink.errors import Deposed, NoRegistry, Outdated
+from heatsink.primitives.clock import breathe
 from heatsink.primitives.keys import key_of, partition_of
 from heatsink.registry.closed_time import AHEAD_MS_MAX, check_append
 from heatsink.registry.decisions import Decision, LogEntry, Meta, Reading, Reasons, Snapshot
@@ -23,8 +24,10 @@ from .table import (
     NOTHING,
     PINS,
     DynamoTable,
-    KeptLayout,
+    LayoutCopy,
     binary,
+    copy_item,
+    copy_of,
     decision_from,
     decision_of,
     decision_value,
@@ -32,7 +35,6 @@ from .table import (
     epochs_value,
     integer,
     key,
-    keys_shard,
     layout_of,
     log_shard,
     number,
@@ -42,6 +44,7 @@ from .table import (
 
 META_KEY = key(META, NOTHING)
 FIRST, LAST = binary(b"\x00"), binary(b"\xff" * 4)
+LAYOUTS_AT_ONCE = 2_000  # that are decoded before other tasks run
 _ENTRY = msgspec.json.Decoder(LogEntry)
 
 
@@ -189,11 +192,13 @@ class DynamoRegistry:
         reasons: dict[str, str] = {}
         epochs = EpochMaker()
         async for page in self._table.pages(KEYS, FIRST, LAST, decode_layouts):
-            for item in page:  # other tasks run between pages
-                kept = item if isinstance(item, KeptLayout) else KeptLayout.of(item)
+            for nth, item in enumerate(page, start=1):
+                kept = item if isinstance(item, LayoutCopy) else copy_of(item)
                 name = kept.name
-                layouts[name] = epochs.layout(kept.later)
+                layouts[name] = kept.layout(epochs)
                 reasons[name] = kept.decision.S
+                if nth % LAYOUTS_AT_ONCE == 0:
+                    await breathe()
         pinned = {_name_of(pin): decision_of(pin) for pin in pins}
         return Snapshot(version, layouts, pinned, Reasons(reasons, decision_from))
 
@@ -227,8 +232,7 @@ class DynamoRegistry:
         while True:
             items, start = await self._table.page("Scan", request, start)
             for item in items:
-                if item["p"]["S"] not in KEYS:
-                    yield key_of(item["p"]["S"])[0], layout_of(item)
+                yield key_of(item["p"]["S"])[0], layout_of(item)
             if start is None:
                 return
 
@@ -307,12 +311,13 @@ def _layout_items(name: str, layout: Layout, decision: Decision) -> list[Item]:
     EPOCHS(key) is stored with the key's rows. From %keys, a process reads the layouts of all keys
     when it starts.
     """
-    shared = {
+    made = {
+        **_epochs_key(name),
         "epochs": epochs_value(layout),
         "last": number(layout.epochs[-1].start_ms),
         "decision": decision_value(decision),
     }
-    return [{**_epochs_key(name), **shared}, {**key(keys_shard(name), name.encode()), **shared}]
+    return [made, copy_item(name, layout, decision)]
 
 
 def _append_epoch(layout: Layout, decision: Decision, start_ms: int) -> list[Item]:

@@ -31,7 +31,7 @@ _REPORT = msgspec.msgpack.Decoder(Report)
 
 def read_layout(connection: sqlite3.Connection, key: str) -> Layout:
     found = connection.execute("SELECT epochs FROM epochs WHERE key = ?", (key,)).fetchone()
-    return Layout(_EPOCHS.decode(found[0])) if found else COLD
+    return Layout.of(_EPOCHS.decode(found[0])) if found else COLD
 
 
 def _read_meta(connection: sqlite3.Connection) -> Meta:
