@@ -115,7 +115,7 @@ async def item(steps: Steps) -> None:
 
 
 async def _greet(hs: Heatsink) -> None:
-    batch = await hs.bulk.submit("greet", [{"name": "ada"}])
+    batch = await hs.bulk.submit("greet", [{"name": "ada"}, {"name": "bob"}])
     await hs.bulk.wait(batch.id)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from heatsink.bulk.batch import PartEnd
+from heatsink.bulk import changes
+from heatsink.bulk.batch import Batch, PartEnd, PartPlace, digest_of
 from heatsink.bulk.store import (
     Chunk,
     Claimed,
@@ -18,6 +19,7 @@ from heatsink.bulk.store import (
     PartCounts,
     QueueStores,
     Setback,
+    Single,
     Slice,
     Verb,
 )
@@ -110,6 +112,28 @@ class Driver:
 
     async def ends(self, *reported: PartEnd) -> list[PartEnd]:
         return (await self.stores.queue.chores(PARTITION, reported)).ends
+
+
+def single_of(id: str, **about: Any) -> Single:
+    """A batch of one item, with a part of the same name. `about` are fields of its record."""
+    fields = {"action": "mail", "tenant": "ada", "submitted_ms": NOW_MS, **about}
+    body = f"{id}/0".encode()
+    opened = Batch(id=f"batch-{id}", **fields)
+    place = PartPlace(id, PARTITION, 1, digest_of(body), ((0, 1, 1),))
+    generation = f"generation-{id}"
+    record = changes.sealed(opened, generation, [place], NOW_MS, opened.fingerprint).next()
+    part = Part(
+        id=id,
+        batch=record.id,
+        tenant=record.tenant,
+        action=record.action,
+        submitted_ms=record.submitted_ms,
+        lane=record.lane,
+        weight=record.weight,
+        priority=record.priority,
+        start_ms=record.start_ms,
+    )
+    return Single(record, part, Chunk(0, 1, body))
 
 
 async def ring_until_heard(driver: Driver, waiting: asyncio.Task[set[int]]) -> set[int]:

@@ -21,6 +21,7 @@ from heatsink.bulk.store import (
     PartitionLoad,
     QueueStores,
     Setback,
+    Single,
     Slice,
     Verb,
 )
@@ -31,7 +32,7 @@ from heatsink.testing.redis import RedisServer
 from tests.planted import usually
 
 from .conftest import redis_queue
-from .driver import lose_chunk
+from .driver import lose_chunk, single_of
 from .stepped import HOUR_S, ServerClock
 
 Answer = TypeVar("Answer")
@@ -71,6 +72,7 @@ class Walk:
     parts: dict[str, Part] = field(default_factory=dict)
     held: list[Slice] = field(default_factory=list)
     ends: list[PartEnd] = field(default_factory=list)
+    singles: list[Single] = field(default_factory=list)
     attempts: int = 0
     last: ClaimRequest | None = None
 
@@ -89,7 +91,15 @@ class Walk:
         assert msgspec.structs.replace(found, service_us=expected.service_us) == expected
 
     async def step(self) -> None:
-        kinds = [self.stage, self.steer, self.claim, self.claim, self.settle, self.settle]
+        kinds = [
+            self.stage,
+            self.accept,
+            self.steer,
+            self.claim,
+            self.claim,
+            self.settle,
+            self.settle,
+        ]
         kinds += [
             self.settle,
             self.wait,
@@ -97,6 +107,7 @@ class Walk:
             self.look,
             self.look_at_failures,
             self.look_at_results,
+            self.look_at_records,
         ]
         kinds += [self.damage] if self.rng.random() < 0.3 else []
         await self.rng.choice(kinds)()
@@ -126,6 +137,33 @@ class Walk:
             await self.both_loads(lambda s: s.queue.stage(PARTITION, part, chunks))
         if rng.random() < 0.8:
             await self.both(lambda s: s.queue.steer(PARTITION, part.id, "release"))
+
+    async def accept(self) -> None:
+        """Batches of one item, some of them again."""
+        if len(self.parts) > 12 and self.rng.random() < 0.8:
+            return
+        singles = []
+        for _ in range(self.rng.randint(1, 3)):
+            part = PARTS[len(self.parts)]
+            single = single_of(
+                part,
+                tenant=self.rng.choice(TENANTS),
+                submitted_ms=int(self.clock.now_s() * 1000),
+                fingerprint="kept for a week",
+                on_done=self.rng.choice(["", "", "", "mail"]),
+                start_ms=int(self.clock.now_s() * 1000) + self.rng.choice([0, 0, 0, 400]),
+            )
+            self.parts[part] = single.part
+            singles += [single] * self.rng.choice([1, 1, 1, 2])
+            self.singles.append(single)
+        await self.both(lambda s: s.singles.accept(PARTITION, singles))
+
+    async def look_at_records(self) -> None:
+        for single in self.singles[-3:]:
+            await self.both(
+                lambda s, id=single.record.id: s.batches.get(id),  # type: ignore[misc]
+                lambda batch: batch and msgspec.structs.replace(batch, tag=""),
+            )
 
     async def steer(self) -> None:
         part = self.rng.choice([*self.parts, "nobody"])

@@ -8,7 +8,7 @@ consecutive chunks that have the same number of items. A large batch has a few h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from hashlib import blake2b, sha1
 from typing import Any, Literal
@@ -26,6 +26,7 @@ FINAL: frozenset[State] = frozenset(("done", "failed", "lost", "cancelled", "abo
 PERIODS_S = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0}
 PERIODS_S |= {"h": 3600.0, "hour": 3600.0}
 KEEP_MS = 7 * 86_400_000  # how long the record of an ended or abandoned batch is kept
+KEEP_SINGLE_MS = 3_600_000  # of a batch with one item that is done, and no id of the caller's
 RATE_MAX = 10_000_000
 ITEM_BYTES_MAX = 256 * 1024
 FOLLOWING_BYTES_MAX = 16 * ITEM_BYTES_MAX  # an item with its result, in a chain of batches
@@ -211,6 +212,11 @@ class Batch(msgspec.Struct, frozen=True):
         return self.state in FINAL
 
     @property
+    def keep_single_ms(self) -> int:
+        """How long the record of this single item is kept once the item is done."""
+        return KEEP_MS if self.fingerprint else KEEP_SINGLE_MS
+
+    @property
     def is_sealed(self) -> bool:
         return self.state not in ("open", "aborted")
 
@@ -329,6 +335,13 @@ def is_record(item: object) -> bool:
 def plain(item: Any) -> Any:
     """Return a pydantic model as a dict of JSON values, and any other item as it is."""
     return item.model_dump(mode="json") if hasattr(type(item), "model_dump") else item
+
+
+def only_item(items: object) -> tuple[Any, ...]:
+    """Return the only item of a collection; empty if it has more items, or is no collection."""
+    if not isinstance(items, Collection) or isinstance(items, Mapping | str | bytes | bytearray):
+        return ()
+    return tuple(items) if len(items) == 1 else ()
 
 
 def _changed(value: object) -> str | None:

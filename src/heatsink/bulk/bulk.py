@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
-from heatsink.errors import InvalidSetting, Overloaded, Retryable
+from heatsink.errors import Overloaded, Retryable
 from heatsink.primitives.allowed_urls import check_allowed, check_prefixes
 from heatsink.primitives.checks import check_kind, check_text, check_whole
 from heatsink.primitives.clock import Clock, now_ms
@@ -28,13 +28,15 @@ from .batch import (
     Rate,
     Result,
     State,
+    only_item,
     parse_rate,
 )
 from .moving import MoveProgress, Mover
 from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
-from .reconcile import Opening, Patience, Reconciler, is_odd
+from .reconcile import Opening, Patience, Reconciler, check_known, is_odd
 from .results import read_results
 from .settings import PARTITIONS_MAX, BulkSettings
+from .singles import Singles
 from .store import PartCounts, PartState, QueueStores, Verb
 from .submit import (
     LEFT_BEHIND,
@@ -56,6 +58,7 @@ ENDED_MAX = 10_000
 LOOK_S = 0.05
 TELL_S = 5.0
 LOOK_S_MAX = 1.0
+Items = Iterable[Any] | AsyncIterable[Any]
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
 
 
@@ -89,6 +92,7 @@ class Bulk:
         self._ask_results = partial(self._patience.call, stores.queue.results)
         self.hooks = hooks
         self._first = founding(settings, stores.home)
+        self._singles = Singles(stores, self._patience, self.plan, clock, rng)
         self._is_warned = False
 
     def adopt(self, weights: Mapping[str, float]) -> None:
@@ -163,21 +167,40 @@ class Bulk:
         with self.hooks.around(call):
             wanted = replace(wanted, trace=self.hooks.trace())
             is_named = id is not None and not action.startswith(BUILT_IN)
-            fingerprint = Fingerprint() if is_named else None
-            batch = await self._submit(wanted, items, spread, fingerprint)
+            batch = await self._submit(wanted, items, spread, is_named)
             call.attributes.update(batch=batch.id, tenant=batch.tenant, items=batch.items)
             return batch
 
-    async def _submit(
+    async def enqueue(
         self,
-        wanted: Batch,
-        items: Iterable[Any] | AsyncIterable[Any],
-        spread: bool,
-        fingerprint: Fingerprint | None,
+        action: str,
+        item: Any,
+        *,
+        tenant: str = "default",
+        priority: int = 0,
+        id: str | None = None,
+        on_done: str = "",
+        **options: Unpack[BatchOptions],
     ) -> Batch:
+        """Submit a batch of one item, with the options and errors of `submit(action, [item])`.
+
+        It costs one call to the queue, which submissions of the same moment share::
+
+            await hs.bulk.enqueue("mail", {"to": "ada@example.org"}, delay=60)
+        """
+        return await self.submit(
+            action, [item], tenant=tenant, priority=priority, id=id, on_done=on_done, **options
+        )
+
+    async def _submit(self, wanted: Batch, items: Items, spread: bool, is_named: bool) -> Batch:
+        """Submit a batch. `is_named` says that the caller chose its id."""
         try:
-            await self._check_known(wanted)
-            return await self._accept(wanted, items, spread, fingerprint)
+            if self._settings.partitioned and (single := only_item(items)):
+                if accepted := await self._singles.accept(wanted, single[0], is_named):
+                    return accepted
+                items = single
+            await check_known(self._stores, self._patience, wanted)
+            return await self._accept(wanted, items, spread, Fingerprint() if is_named else None)
         except Retryable as error:
             known = getattr(error, "__notes__", [f"batch {wanted.id!r} may be accepted"])
             advice = f"{known[-1]}: submit again with id={wanted.id!r}"
@@ -186,7 +209,7 @@ class Bulk:
     async def _accept(
         self,
         wanted: Batch,
-        items: Iterable[Any] | AsyncIterable[Any],
+        items: Items,
         spread: bool,
         fingerprint: Fingerprint | None = None,
     ) -> Batch:
@@ -217,7 +240,7 @@ class Bulk:
         self,
         known: Batch,
         wanted: Batch,
-        items: Iterable[Any] | AsyncIterable[Any],
+        items: Items,
         fingerprint: Fingerprint | None,
     ) -> Batch:
         """Return the batch that was accepted with this id.
@@ -264,25 +287,6 @@ class Bulk:
         if not on_done or "://" not in on_done:
             return check_action("on_done", on_done) if on_done else ""
         return check_allowed("on_done", on_done, self._webhooks)
-
-    async def _check_known(self, wanted: Batch) -> None:
-        """Raise `InvalidSetting` if workers have announced actions, but not this action.
-
-        Before any worker has announced its actions, every action is allowed. An accepted batch may
-        always be submitted again.
-        """
-        known = await self._patience.call(self._stores.fleet.actions)
-        callback = "" if "://" in wanted.on_done else wanted.on_done
-        follows = flows.actions_of(wanted) if wanted.then or wanted.otherwise else ()
-        for field, name in (("action", wanted.action), ("on_done", callback), *follows):
-            is_known = not known or not name or name in known or name.startswith(BUILT_IN)
-            if not is_known and not await self._is_accepted(wanted.id):
-                wrong = f"{field} {name!r} is unknown: workers have {', '.join(known[:20])}"
-                raise InvalidSetting(wrong, field=field)
-
-    async def _is_accepted(self, id: str) -> bool:
-        known = await self._patience.call(self._stores.batches.get, id)
-        return known is not None and known.is_sealed
 
     async def _hand(self, batch: str, spread: bool) -> list[int]:
         if not self._settings.partitioned:

@@ -133,6 +133,21 @@ def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = 
     return replace(batch, state=final_state(batch, ends), ended_ms=now_ms)
 
 
+def concluded(batch: Batch, end: PartEnd, now_ms: int) -> Batch | None:
+    """Return the record of a batch of one item after its item was done.
+
+    Returns None if more is to do than to write the record: the batch has a completion callback, or
+    is not in this state. Then the end is reported as that of any other part.
+    """
+    parts, is_done = batch.parts, end.items == end.done > 0
+    is_plain = batch.is_sealed and not (batch.is_final or batch.on_done or batch.ends)
+    if not (is_plain and is_done and len(parts) == 1 and parts[0].id == end.part):
+        return None
+    if parts[0].items != end.done or parts[0].missing or batch.lap != end.lap:
+        return None
+    return with_end(batch, end, now_ms)
+
+
 def is_gone(end: PartEnd, place: PartPlace) -> bool:
     """Return whether this end records that a server lost the whole part."""
     return end.items == 0 < place.items

@@ -27,12 +27,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from heatsink.errors import Closed, HeatsinkError, Overloaded, Retryable, Unavailable
+from heatsink.errors import (
+    Closed,
+    HeatsinkError,
+    InvalidSetting,
+    Overloaded,
+    Retryable,
+    Unavailable,
+)
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.owner import CLOSED, Owner
 from heatsink.primitives.retry import Pauses, Refused, Retrier
 
-from . import changes
+from . import changes, flows
+from .actions import BUILT_IN
 from .batch import KEEP_MS, Batch, PartEnd, PartPlace, Span, chunks_in, total
 from .plan import PlaceClosed, QueuePlan, Spot
 from .store import (
@@ -54,7 +62,7 @@ HOPS_MAX = 4  # how often one call follows a partition that moves
 PARTITION_CALLS = frozenset(
     {
         *("stage", "steer", "claim", "settle", "chores", "load", "part", "failures"),
-        *("is_idle", "gaps", "live_parts", "record_of"),
+        *("is_idle", "gaps", "live_parts", "record_of", "accept"),
     }
 )
 
@@ -127,6 +135,23 @@ class Patience:
 def _never_reached(error: Retryable) -> str:
     why = str(error).removesuffix(": retry later")
     return f"the queue was never reached: {why}. Check its URL, and that its server runs"
+
+
+async def check_known(stores: QueueStores, patience: Patience, wanted: Batch) -> list[str]:
+    """Return the announced actions. Raise `InvalidSetting` if they lack one of this batch's.
+
+    Without announced actions, every action is allowed, and so is every accepted batch.
+    """
+    known = await patience.call(stores.fleet.actions)
+    callback = "" if "://" in wanted.on_done else wanted.on_done
+    follows = flows.actions_of(wanted) if wanted.then or wanted.otherwise else ()
+    for field, name in (("action", wanted.action), ("on_done", callback), *follows):
+        if known and name and name not in known and not name.startswith(BUILT_IN):
+            found = await patience.call(stores.batches.get, wanted.id)
+            if found is None or not found.is_sealed:
+                wrong = f"{field} {name!r} is unknown: workers have {', '.join(known[:20])}"
+                raise InvalidSetting(wrong, field=field)
+    return known
 
 
 # -- partitions that move -------------------------------------------------------------------------
@@ -289,6 +314,7 @@ def routed(stores: QueueStores, first: QueuePlan) -> QueueStores:
     return dataclasses.replace(
         stores,
         queue=calls(stores.queue),
+        singles=calls(stores.singles),
         losses=calls(stores.losses),
         fleet=fleet(stores.fleet),
         barrier=_RoutedBarrier(router, stores.barrier),

@@ -58,6 +58,14 @@ class Chunk(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class Single(msgspec.Struct, frozen=True):
+    """A batch of one item: its sealed record, its only part, and the part's only chunk."""
+
+    record: Batch
+    part: Part
+    chunk: Chunk
+
+
 class ClaimRequest(msgspec.Struct, frozen=True):
     """A claim of up to `want` items without a rate limit, and of rate-limited items.
 
@@ -304,6 +312,23 @@ class QueueStore(LoadStore, Protocol):
 
         Stops after the chunk with which the answer reaches `RESULTS_PAGE_BYTES`, so the list may be
         shorter than `chunks`. It is empty if there is no such part.
+        """
+
+
+class SingleStore(Protocol):
+    """Batches of one item. Each is accepted as a whole by one atomic call.
+
+    When a worker reports the item as done, the partition also ends the batch's record, in the same
+    call (`changes.concluded`), and forgets the part.
+    """
+
+    async def accept(self, partition: int, singles: Sequence[Single]) -> list[bool]:
+        """Store each record, and release its part. Return when all of this is durable.
+
+        An answer is False if this submission did not accept the batch, so that it must be submitted
+        in the general way: there is another record with its id, its lane has a rate limit, or the
+        partition is not on the server that has the record. A repeated call returns the same
+        answers.
         """
 
 
@@ -554,6 +579,7 @@ class QueueStores:
     """All stores of one queue."""
 
     queue: QueueStore
+    singles: SingleStore
     losses: LossStore
     batches: BatchStore
     limits: LimitStore

@@ -303,22 +303,7 @@ class Submission:
             await asyncio.gather(*ended)  # raises the first error
 
     def _part(self, partition: int) -> Part:
-        batch = self._batch
-        return Part(
-            id=part_id(batch.id, self._generation, partition),
-            batch=batch.id,
-            tenant=batch.tenant,
-            action=batch.action,
-            submitted_ms=batch.submitted_ms,
-            lane=batch.lane,
-            limited=self._limited,
-            weight=batch.weight,
-            priority=batch.priority,
-            start_ms=batch.start_ms,
-            result_bytes=batch.result_bytes,
-            keeps_items=batch.then is not None,
-            keep_ms=batch.keep_ms,
-        )
+        return part_of(self._batch, self._generation, partition, self._limited)
 
     # -- confirming ------------------------------------------------------------------------
 
@@ -508,6 +493,13 @@ class Fingerprint:
         return self._hash.hexdigest()
 
 
+def fingerprint_of(item: object) -> str:
+    """Return the fingerprint of a batch of one item."""
+    fingerprint = Fingerprint()
+    fingerprint.add(item)
+    return fingerprint.text
+
+
 def hand(
     batch: str, partitions: int, spread: bool = True, leaving: Container[int] = ()
 ) -> list[int]:
@@ -553,6 +545,25 @@ async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Ba
 def is_left_behind(batch: Batch, at_ms: int) -> bool:
     """Return whether the submitter is presumed dead: the record was not renewed for `LEFT_MS`."""
     return batch.state == "open" and at_ms - max(batch.submitted_ms, batch.renewed_ms) > LEFT_MS
+
+
+def part_of(batch: Batch, generation: str, partition: int, limited: bool = False) -> Part:
+    """Return a batch's part in a partition, for one submission of the batch."""
+    return Part(
+        id=part_id(batch.id, generation, partition),
+        batch=batch.id,
+        tenant=batch.tenant,
+        action=batch.action,
+        submitted_ms=batch.submitted_ms,
+        lane=batch.lane,
+        limited=limited,
+        weight=batch.weight,
+        priority=batch.priority,
+        start_ms=batch.start_ms,
+        result_bytes=batch.result_bytes,
+        keeps_items=batch.then is not None,
+        keep_ms=batch.keep_ms,
+    )
 
 
 def part_id(batch: str, generation: str, partition: int) -> str:

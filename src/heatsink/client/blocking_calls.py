@@ -456,6 +456,34 @@ class BlockingBulk:
             items,
         )
 
+    def enqueue(
+        self,
+        action: str,
+        item: Any,
+        *,
+        tenant: str = "default",
+        priority: int = 0,
+        id: str | None = None,
+        on_done: str = "",
+        **options: Unpack[BatchOptions],
+    ) -> Batch:
+        """Submit a batch of one item, with the options and errors of `submit(action, [item])`.
+
+        It costs one call to the queue, which submissions of the same moment share::
+
+            hs.bulk.enqueue("mail", {"to": "ada@example.org"}, delay=60)
+        """
+        return self._loop.call(
+            self._part.enqueue,
+            action,
+            item,
+            tenant=tenant,
+            priority=priority,
+            id=id,
+            on_done=on_done,
+            **options,
+        )
+
     def plan(self) -> QueuePlan:
         """Return the queue's plan. `(hs.bulk.plan()).partitions` is the number of partitions.
 

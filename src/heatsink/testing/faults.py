@@ -166,6 +166,7 @@ def linked_queue(stores: QueueStores, link: Link) -> QueueStores:
     return replace(
         stores,
         queue=far(stores.queue),
+        singles=far(stores.singles),
         losses=far(stores.losses),
         batches=far(stores.batches),
         limits=far(stores.limits),

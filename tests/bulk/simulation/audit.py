@@ -135,10 +135,10 @@ class Audit:
             audit.kept(beats)
             return settle_all(queue, outcomes, beats, *rest)
 
-        def audited_finish(share: Share, place: Place) -> None:
+        def audited_finish(share: Share, place: Place, result: bytes | None = None) -> None:
             audit.settles(share, place)
             audit.finished(share, place)
-            finish(share, place)
+            finish(share, place, result)
 
         def audited_fail(share: Share, place: Place, reason: str) -> None:
             if audit._settling:

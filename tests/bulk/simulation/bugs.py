@@ -19,18 +19,28 @@ from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.moving import MoveProgress, Mover
 from heatsink.bulk.plan import Move, QueuePlan, Spot
 from heatsink.bulk.reconcile import Reconciler, Router
-from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome, PartCounts, Remains
+from heatsink.bulk.store import (
+    RUNNING,
+    Claimed,
+    ClaimRequest,
+    Outcome,
+    PartCounts,
+    Remains,
+    Single,
+)
 from heatsink.bulk.submit import Submission
 from heatsink.bulk.work import held
 from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.bulk.work.pump import Pump
 from heatsink.primitives import slot_time
 from heatsink.primitives.slot_time import SlotEvidence, SlotTime
-from heatsink.stores.memory.queue.homes import MemoryBatches
+from heatsink.stores.memory.queue.homes import MemoryBatches, MemorySingles
 from heatsink.stores.memory.queue.moves import MemoryMoves
 from heatsink.stores.memory.queue.parts import Share
 from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
 from tests.planted import Bugs
+
+from .server import LossyServer
 
 BUGS = bug = Bugs()
 SCENARIO_BUGS = scenario_bug = Bugs()
@@ -379,6 +389,55 @@ def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
         return await update(self, replace(batch, tag=known.tag) if known else batch)
 
     with patch.object(MemoryBatches, "update", trusting):
+        yield
+
+
+# -- batches of one item --------------------------------------------------------------------------
+
+
+@bug
+def a_single_answered_before_it_is_durable() -> Iterator[None]:
+    """The call does not wait for the disk: a batch that somebody was promised is gone."""
+
+    async def at_once(*_: Any) -> None:
+        pass
+
+    with patch.object(LossyServer, "synced", at_once):
+        yield
+
+
+@bug
+def a_single_accepted_though_its_id_is_taken() -> Iterator[None]:
+    """Whoever submits again, perhaps to another partition, runs the item again."""
+
+    async def blind(self: MemorySingles, queue: QueuePartition, single: Single, ms: float) -> bool:
+        queue.accept(single.part, single.chunk, self._batches, ms)
+        self._batches._keep(single.record)
+        return True
+
+    with patch.object(MemorySingles, "_accept", blind):
+        yield
+
+
+@bug
+def a_single_done_without_its_record() -> Iterator[None]:
+    """The partition forgets the part, and nothing says that its item was done."""
+    with patch.object(MemoryBatches, "conclude", lambda *_: True):
+        yield
+
+
+@bug
+def a_single_that_ignores_its_rate_limit() -> Iterator[None]:
+    accept = MemorySingles._accept
+
+    async def unlimited(self: MemorySingles, *call: Any) -> bool:
+        async def none(_: str) -> None:
+            return None
+
+        with patch.object(self._limits, "rate_of", none):
+            return await accept(self, *call)
+
+    with patch.object(MemorySingles, "_accept", unlimited):
         yield
 
 

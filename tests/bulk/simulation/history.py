@@ -12,7 +12,10 @@ __all__ = ["History", "Submitted", "Violation"]
 
 @dataclass
 class Submitted:
-    """One batch id. `accepted` when some submission of it returned."""
+    """One batch id. `accepted` when some submission of it returned.
+
+    A single is submitted as a list of one item, which is accepted in one call.
+    """
 
     id: str
     action: str
@@ -20,6 +23,8 @@ class Submitted:
     size: int
     on_done: str = ""
     accepted: bool = False
+    is_single: bool = False
+    rate: str | None = None
 
 
 @dataclass

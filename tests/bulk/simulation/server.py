@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from heatsink.bulk.batch import Batch, PartPlace
 from heatsink.bulk.plan import QueuePlan, spot_of
-from heatsink.bulk.store import PartCounts, PlaceMarks, QueueStores
+from heatsink.bulk.store import PartCounts, PlaceMarks, QueueStores, Single
 from heatsink.errors import Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.slot_time import SlotEvidence, SlotWitness, Timed
@@ -28,6 +28,7 @@ FSYNC_S = (0.0, 0.3)
 HOME = 0
 CHANGES = {
     "queue": {"stage", "steer", "claim", "settle", "chores"},
+    "singles": {"accept"},
     "batches": {"open", "update", "restore", "forget"},
     "limits": {"declare", "reserve", "refused"},
     "moves": {"close_place", "prepare", "learn", "take"},
@@ -134,6 +135,7 @@ class LossyServer(MemoryQueueServer):
         self._rng = rng
         self._then_s = 0.0
         self.machines = [Machine(number) for number in range(machines)]
+        self.lossy_barrier = LossyBarrier(self, rng)
 
     def unrouted(self, clock: Clock | None = None) -> QueueStores:
         plain, witness = super().unrouted(clock), SlotWitness(clock or self._server_clock)
@@ -143,13 +145,14 @@ class LossyServer(MemoryQueueServer):
 
         return QueueStores(
             queue=routed("queue"),
+            singles=_RoutedSingles(self, "singles", witness),
             losses=routed("queue"),
             batches=routed("batches"),
             limits=routed("limits"),
             fleet=routed("fleet"),
             bell=plain.bell,
             soft=plain.soft,
-            barrier=LossyBarrier(self, self._rng),
+            barrier=self.lossy_barrier,
             moves=_RoutedMoves(self, "moves", witness),
         )
 
@@ -166,7 +169,7 @@ class LossyServer(MemoryQueueServer):
         return self.machines[int(spot_of(partition).url.rpartition("/")[2] or HOME)]
 
     def machine_for(self, store: str, method: str, arguments: tuple[Any, ...]) -> Machine:
-        is_partition = store in ("queue", "moves") or method in ("own", "disown")
+        is_partition = store in ("queue", "singles", "moves") or method in ("own", "disown")
         return self.machine_of(arguments[0]) if is_partition else self.machines[HOME]
 
     def true_s(self) -> float:
@@ -193,6 +196,10 @@ class LossyServer(MemoryQueueServer):
         work: Coroutine[Any, Any, Any] = getattr(store, call.method)(*call.arguments)
         return work
 
+    async def synced(self, machine: Machine) -> None:
+        """Wait until what a call has just written is on disk."""
+        await self.lossy_barrier.begin([machine])()
+
     # -- losing writes ---------------------------------------------------------------------
 
     def stop(self, machine: Machine) -> None:
@@ -201,7 +208,9 @@ class LossyServer(MemoryQueueServer):
 
     def parts_on(self, machine: Machine) -> set[str]:
         """All that were ever staged there."""
-        return {call.arguments[1].id for call in machine.log if call.method == "stage"}
+        staged = {call.arguments[1].id for call in machine.log if call.method == "stage"}
+        accepted = (call.arguments[1] for call in machine.log if call.method == "accept")
+        return staged | {single.part.id for singles in accepted for single in singles}
 
     def damage(self, partition: int, part: str, chunk: int) -> None:
         """Lose a chunk, as no server should."""
@@ -258,30 +267,30 @@ class LossyBarrier:
 
     async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
         machines = {place.partition: self._server.machine_of(place.partition) for place in places}
-        sync = self._begin(list(machines.values()))
+        sync = self.begin(list(machines.values()))
         found = [await self._server.queue.part(place.partition, place.id) for place in places]
         await sync()
         return found
 
     async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
-        sync = self._begin([self._server.machines[HOME]])
+        sync = self.begin([self._server.machines[HOME]])
         found = [await self._server.batches.get(id) for id in ids]
         await sync()
         return found
 
     async def place(self, partition: int, parts: Sequence[str] = ()) -> PlaceMarks:
-        sync = self._begin([self._server.machine_of(partition)])
+        sync = self.begin([self._server.machine_of(partition)])
         found = await self._server.barrier.place(partition, parts)
         await sync()
         return found
 
     async def plan(self) -> QueuePlan | None:
-        sync = self._begin([self._server.machines[HOME]])
+        sync = self.begin([self._server.machines[HOME]])
         found = self._server.fleet.stored
         await sync()
         return found
 
-    def _begin(self, machines: list[Machine]) -> Callable[[], Coroutine[Any, Any, None]]:
+    def begin(self, machines: list[Machine]) -> Callable[[], Coroutine[Any, Any, None]]:
         for machine in machines:
             check_up(machine)
         began = [(machine, machine.run, len(machine.log)) for machine in machines]
@@ -308,6 +317,19 @@ class _Routed:
 
     def __getattr__(self, method: str) -> Any:
         return lambda *arguments: self._server.call(self._store, method, arguments, self._witness)
+
+
+class _RoutedSingles(_Routed):
+    """The call and the wait for the disk share a connection."""
+
+    async def accept(self, partition: int, singles: Sequence[Single]) -> list[bool]:
+        arguments = (partition, singles)
+        answers: list[bool] = await self._server.call("singles", "accept", arguments, self._witness)
+        await self._server.synced(self._server.machine_of(partition))
+        return answers
+
+    def as_of_now(self) -> _Routed:
+        return _RoutedSingles(self._server, self._store, self._witness.as_of_now())
 
 
 class _RoutedMoves(_Routed):

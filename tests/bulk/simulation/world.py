@@ -172,9 +172,13 @@ class World:
     async def _submit(self) -> None:
         number = len(self.history.submitted)
         action = self.rng.choice(ACTIONS)
-        size = self.rng.choice((0, 1, 2, 5, 12, 30))
+        size = self.rng.choice((0, 1, 1, 1, 2, 5, 12, 30))
         on_done = "told" if self.rng.random() < 0.5 else ""
         batch = Submitted(f"b{number}", action, self.rng.choice(TENANTS), size, on_done)
+        batch.is_single = size == 1 and number % 4 > 0
+        has_limit = f"{action}/{batch.tenant}" in self.server.limits._limits
+        if action == "limited" and not (batch.is_single and has_limit):
+            batch.rate = RATES[batch.tenant]
         self.history.submitted[batch.id] = batch
         if self.rng.random() < 0.2:
             await asyncio.gather(self._submit_until_known(batch), self._submit_until_known(batch))
@@ -202,12 +206,11 @@ class World:
             await asyncio.sleep(self.rng.uniform(0.0, 1.0))
 
     async def _submit_once(self, bulk: Bulk, batch: Submitted) -> Any:
-        rate = RATES[batch.tenant] if batch.action == "limited" else None
         return await bulk.submit(
             batch.action,
-            self._stream(batch, bulk),
+            [[batch.id, 0]] if batch.is_single else self._stream(batch, bulk),
             tenant=batch.tenant,
-            rate=rate,
+            rate=batch.rate,
             id=batch.id,
             on_done=batch.on_done,
         )

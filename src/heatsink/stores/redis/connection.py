@@ -254,7 +254,7 @@ class Connection:
             self._fail("its certificate is not trusted")
             return NoAccess(f"{where} {untrusted}")
         if is_final(error):
-            return self._said(_refusal(error, where, command), command)
+            return self._said(refusal_of(error, where, command), command)
         reason = _reason(error)
         self._fail(reason, kind=type(error).__name__)
         return Unavailable(f"{where} did not answer {command} ({reason}): retry later")
@@ -329,7 +329,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {said[:120]}" if said else type(error).__name__
 
 
-def _refusal(error: Exception, where: str, command: str) -> Refused:
+def refusal_of(error: Exception, where: str, command: str) -> Refused:
     named = (code for kind, code in NAMED.items() if isinstance(error, kind))
     unnamed = "OLDER" if "equal or smaller" in str(error) else str(error).split(" ")[0]
     code = next(named, unnamed)

@@ -11,7 +11,7 @@ from heatsink.primitives.slot_time import SlotWitness
 from heatsink.registry.decisions import SoftDecision
 from heatsink.stores.memory.messages import MemorySoft
 
-from .homes import MemoryBarrier, MemoryBatches, MemoryFleet, MemoryLimits
+from .homes import MemoryBarrier, MemoryBatches, MemoryFleet, MemoryLimits, MemorySingles
 from .moves import MemoryMoves
 from .queue import MemoryBell, MemoryQueue
 
@@ -28,6 +28,7 @@ class MemoryQueueServer:
         self.batches = MemoryBatches(clock)
         self.limits = MemoryLimits(clock)
         self.fleet = MemoryFleet(clock, self.queue)
+        self.singles = MemorySingles(clock, self.queue, self.batches, self.limits)
         self.barrier = MemoryBarrier(self.queue, self.batches, self.fleet)
         self.moves = MemoryMoves(self.queue)
         self._soft: list[SoftDecision] = []
@@ -47,6 +48,7 @@ class MemoryQueueServer:
         queue = self.queue.seen_by(witness)
         return QueueStores(
             queue=queue,
+            singles=self.singles.seen_by(witness),
             losses=queue,
             batches=self.batches,
             limits=self.limits.seen_by(witness),

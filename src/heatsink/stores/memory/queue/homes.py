@@ -28,9 +28,10 @@ from typing import Self
 import msgspec
 from msgspec.structs import replace
 
+from heatsink.bulk import changes
 from heatsink.bulk.actions import BUILT_IN
-from heatsink.bulk.batch import KEEP_MS, RATE_MAX, Batch, PartPlace, Rate
-from heatsink.bulk.plan import QueuePlan
+from heatsink.bulk.batch import KEEP_MS, RATE_MAX, Batch, PartEnd, PartPlace, Rate
+from heatsink.bulk.plan import QueuePlan, spot_of
 from heatsink.bulk.store import (
     ANNOUNCED_MS,
     BOOKED_MS_MAX,
@@ -38,11 +39,12 @@ from heatsink.bulk.store import (
     Grants,
     PartCounts,
     PlaceMarks,
+    Single,
 )
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.slot_time import SlotTime, SlotWitness, Timed, moved_along
 
-from .queue import MemoryQueue
+from .queue import MemoryQueue, QueuePartition
 
 GRANTS_PER_S_MAX = 100  # a faster lane gets several starts per grant
 GRANTS_MAX = 1_000
@@ -324,6 +326,23 @@ class MemoryBatches:
         known = self._batches.get(batch.id)
         return self._keep(batch) if known is None or known.version < batch.version else known
 
+    def accept(self, batch: Batch) -> bool:
+        """Store the record of a batch of one item, unless another record has its id."""
+        self._drop_old()
+        known = self._batches.get(batch.id)
+        if known is None:
+            known = self._keep(batch)
+        return known.generation == batch.generation
+
+    def conclude(self, end: PartEnd, now_ms: int) -> bool:
+        known = self._batches.get(end.batch)
+        ended = changes.concluded(known, end, now_ms) if known else None
+        if ended is None:
+            return False
+        self._keep(ended.next())
+        self._gone_s[end.batch] = self._clock.now_s() + ended.keep_single_ms / 1000
+        return True
+
     def _keep(self, batch: Batch) -> Batch:
         self._batches[batch.id] = batch
         self._gone_s.pop(batch.id, None)
@@ -354,6 +373,40 @@ class MemoryBatches:
         for id in [id for id, gone_s in self._gone_s.items() if gone_s <= now_s]:
             del self._gone_s[id]
             self._batches.pop(id, None)
+
+
+class MemorySingles(Timed):
+    """Batches of one item, in partitions at the queue's home."""
+
+    def __init__(
+        self, clock: Clock, queue: MemoryQueue, batches: MemoryBatches, limits: MemoryLimits
+    ) -> None:
+        super().__init__(clock)
+        self._queue = queue
+        self._batches = batches
+        self._limits = limits
+
+    def seen_by(self, witness: SlotWitness) -> Self:
+        view = super().seen_by(witness)
+        view._queue = self._queue.seen_by(witness)
+        view._limits = self._limits.seen_by(witness)
+        return view
+
+    async def accept(self, partition: int, singles: Sequence[Single]) -> list[bool]:
+        queue, now_ms = self._queue.at(partition), self._queue.now_ms(partition)
+        if spot_of(partition).url:
+            return [False] * len(singles)
+        answers = [await self._accept(queue, single, now_ms) for single in singles]
+        self._queue.ring(partition)
+        return answers
+
+    async def _accept(self, queue: QueuePartition, single: Single, now_ms: float) -> bool:
+        record = single.record
+        if await self._batches.get(record.id) is None:
+            if await self._limits.rate_of(single.part.lane) is not None:
+                return False
+            queue.accept(single.part, single.chunk, self._batches, now_ms)
+        return self._batches.accept(record)
 
 
 class MemoryBarrier:

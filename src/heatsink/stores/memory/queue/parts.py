@@ -58,6 +58,8 @@ class Share:
     missing: list[Gap] = field(default_factory=list)
     record: Batch | None = None
     results: dict[Place, tuple[int, bytes]] = field(default_factory=dict)
+    is_single: bool = False
+    """Whether this is the part of a batch of one item, whose record is at the same place."""
     is_early: bool = False
     """Whether the part sleeps until its start time. Its items do not count as waiting."""
 

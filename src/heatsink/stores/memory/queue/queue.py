@@ -12,6 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -55,6 +56,13 @@ TALLY = ("claimed", "done", "failed", "retried", "fenced", "expired", "used_us")
 NO_MARKS = PlaceMarks()
 
 
+class Records(Protocol):
+    """Batch records, as a partition sees them."""
+
+    def conclude(self, end: PartEnd, now_ms: int) -> bool:
+        """Record the end of a batch of one item. Returns False if more is to be done for it."""
+
+
 @dataclass
 class ClaimLease:
     share: Share
@@ -82,6 +90,8 @@ class QueuePartition:
     marks: PlaceMarks = NO_MARKS
     since: int = 0
     """The newest version of the plan with which somebody changed the partition here."""
+    records: Records | None = None
+    """The records of batches of one item; None if there are none at this place."""
 
     def check_open(self, partition: int) -> None:
         """Raise `PlaceClosed` if this place has given the partition away since the spot's plan."""
@@ -111,6 +121,15 @@ class QueuePartition:
             share.stamp = share.staged_ms = int(now_ms)
             for chunk in chunks:
                 share.add(chunk)
+
+    def accept(self, part: Part, chunk: Chunk, records: Records, now_ms: float) -> None:
+        """Add the part of a batch of one item, and let workers run the item."""
+        self.records = records
+        share = self.shares[part.id] = Share(part, is_single=True)
+        share.stamp = share.staged_ms = int(now_ms)
+        share.add(chunk)
+        share.steer("release", 0, 0)
+        self._put(share, now_ms)
 
     def steer(
         self, part: str, verb: Verb, lap: int, since: int, record: Batch | None, now_ms: float
@@ -147,7 +166,7 @@ class QueuePartition:
         self.sleeping.pop(share.part.id, None)
         share.is_early = False
         if share.ends():
-            self._end(share)
+            self._end(share, now_ms)
         elif share.state == "ready":
             self._line_up(share, now_ms)
 
@@ -161,9 +180,14 @@ class QueuePartition:
             self.sleeping[share.part.id] = due_ms
             share.is_early = share.part.start_ms > now_ms
 
-    def _end(self, share: Share) -> None:
+    def _end(self, share: Share, now_ms: float) -> None:
         share.state = "finished"
-        self.outbox[share.part.id] = share.end()
+        end, records = share.end(), self.records
+        if share.is_single and records is not None and records.conclude(end, int(now_ms)):
+            del self.shares[share.part.id]
+            self.outbox.pop(share.part.id, None)  # of the lap before a retry
+        else:
+            self.outbox[share.part.id] = end
 
     # -- claims ----------------------------------------------------------------------------
 
@@ -473,9 +497,13 @@ class MemoryQueue(Timed):
         queue = self.at(partition)
         found = queue.steer(part, verb, lap, since, record, self.now_ms(partition))
         if verb in ("release", "resume", "retry"):
-            for bell in self.bells:
-                bell.ring(partition)
+            self.ring(partition)
         return found
+
+    def ring(self, partition: int) -> None:
+        """Wake the processes: the partition may have new items."""
+        for bell in self.bells:
+            bell.ring(partition)
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed:
         return self.at(partition).claim(request, self.told_ms(partition))

@@ -19,6 +19,7 @@ from .homes import RedisBatches, RedisBell, RedisFleet, RedisLimits
 from .keys import QueueKeys, QueuePlaces, place_address
 from .queue import RedisMoves, RedisQueue
 from .scripts import Now, SlotClock, server_time
+from .singles import RedisSingles
 
 DEFAULTS = BulkSettings()
 
@@ -56,6 +57,7 @@ def open_queue(
 
     stores = QueueStores(
         queue=queue,
+        singles=RedisSingles(homes, keys, queue, barrier),
         losses=queue,
         batches=RedisBatches(homes.home, keys),
         limits=RedisLimits(homes.home, keys, time),

@@ -43,7 +43,13 @@ from heatsink.errors import HeatsinkError, InvalidSetting, Misconfigured, NoAcce
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import RedisAddress
-from heatsink.stores.redis.connection import Connection, Word, open_driver
+from heatsink.stores.redis.connection import (
+    Connection,
+    Word,
+    is_final,
+    open_driver,
+    refusal_of,
+)
 
 from .homes import plan_of, record_of
 from .keys import QueueKeys, QueuePlaces
@@ -133,6 +139,13 @@ class RedisBarrier:
         reads = [(home, key, (f"{key}/synced", ("HGET", key, "record"))) for key in keys]
         return [record_of(word) for word in await self._read(reads)]
 
+    async def run(self, partition: int, words: tuple[Word, ...]) -> Any:
+        """Run a command on a partition, and return its reply when what it wrote is durable."""
+        root, connection = self._keys.partition(partition), self._places.connection(partition)
+        read = (f"{root}synced", words)
+        (answer,) = await self._read([(connection, f"{root}meta", read)])
+        return answer
+
     async def _read(self, reads: Sequence[tuple[Connection, str, Read]]) -> list[Any]:
         """Run all reads, which may go to several servers. Returns the replies in the same order."""
         by_node: dict[RedisAddress, list[int]] = {}
@@ -207,7 +220,13 @@ class _Server:
                 continue
             for reads, answer in taken:
                 mine, found = found[: len(reads)], found[len(reads) :]
-                if not answer.done():
+                errors = [one for one in mine if isinstance(one, Exception)]
+                if answer.done():
+                    continue
+                if errors:
+                    where, (_, words) = f"Redis at {self._node}", reads[0]
+                    answer.set_exception(refusal_of(errors[0], where, str(words[0])))
+                else:
                     answer.set_result(mine)
 
     async def _confirmed(self, reads: list[Read]) -> list[Any]:
@@ -252,7 +271,7 @@ class _Server:
             self._check(found)
             return found, 0
         about, mode = rest.pop(), rest.pop()
-        self._check([*found, *rest, about])
+        self._check(found, [*rest, about])
         if not self._syncs_itself and not rest[1][0]:
             raise self._slow()
         self._note_replicas(about)
@@ -260,10 +279,12 @@ class _Server:
             await self._outwait(about)
         return found, int(rest[-1]) if wanted else 0
 
-    def _check(self, answers: Sequence[Any]) -> None:
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise _unsure(self._node, answer) from None
+    def _check(self, found: Sequence[Any], rest: Sequence[Any] = ()) -> None:
+        """Raise an error that concerns all callers. A refused read concerns only its caller."""
+        troubles = [one for one in found if isinstance(one, Exception) and not is_final(one)]
+        troubles += [one for one in rest if isinstance(one, Exception)]
+        if troubles:
+            raise _unsure(self._node, troubles[0]) from None
 
     def _note_replicas(self, about: Mapping[str, Any]) -> None:
         if about["role"] != "master":

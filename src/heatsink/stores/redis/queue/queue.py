@@ -52,7 +52,7 @@ _OPERATIONS = (
         "gaps",
         "live_parts",
     ),
-    "record_of",
+    *("record_of", "accept"),
     *("close_place", "learned", "prepare", "take_over", "finished", "copy_out", "copy_in"),
 )
 _OWNERSHIP = ("own", "disown")
@@ -104,8 +104,21 @@ class RedisQueue:
                 connection, key, now, *words, others=[f"{key}meta"], together=together
             )
         except Refused as refused:
-            if refused.code != CLOSED:
-                raise
+            self.check_moved(partition, refused)
+            raise
+
+    def command(
+        self, operation: str, partition: int, *words: Word, whole: bool = False
+    ) -> tuple[Word, ...]:
+        """Return the command that runs the script `operation`; with `whole`, with its text."""
+        key = self._keys.partition(partition)
+        now = f"{self._time.words(self._slot(partition))} {spot_of(partition).since}"
+        others = [f"{key}meta"]
+        return self._scripts[operation].words(key, now, *words, others=others, whole=whole)
+
+    def check_moved(self, partition: int, refused: Refused) -> None:
+        """Raise `PlaceClosed` if a place refused a call because it gave the partition away."""
+        if refused.code == CLOSED:
             raise closed_place(partition, refused.said) from None
 
     def heard(self, partition: int, told: bytes) -> None:
@@ -117,7 +130,7 @@ class RedisQueue:
         return f"{self._keys.partition(partition)}{spot_of(partition).url}"
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
-        words: list[Word] = [_handle(part.id), _packed(_info(part))]
+        words: list[Word] = [*part_words(part)]
         for chunk in chunks:
             words += (chunk.number, chunk.count, chunk.body)
         return _load(await self.run("stage", partition, *words))
@@ -297,6 +310,11 @@ def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:
 
 def _handle(part: str) -> str:
     return handle("part", part)
+
+
+def part_words(part: Part) -> tuple[str, bytes]:
+    """Return how scripts get a part: its name in keys, and its packed fields."""
+    return _handle(part.id), _packed(_info(part))
 
 
 def _lane(lane: str) -> str:

@@ -57,6 +57,16 @@ class Script:
         self._sending = asyncio.Lock()
         self._sent = 0
 
+    def words(
+        self, key: str, *words: Word, others: Sequence[str] = (), whole: bool = False
+    ) -> tuple[Word, ...]:
+        """Return the command that runs the script.
+
+        With `whole` it contains the script's text, for a server that does not have the script.
+        """
+        command, what = ("EVAL", self._text) if whole else ("EVALSHA", self._digest)
+        return command, what, 1 + len(others), key, *others, *words
+
     async def run(
         self,
         connection: Connection,

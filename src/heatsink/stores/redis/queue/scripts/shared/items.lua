@@ -1,10 +1,4 @@
 -- Outcomes of items, and the leases that hold them.
-local function call_many(command, key, words)
-  for first = 1, #words, 1000 do
-    redis.call(command, key, unpack(words, first, math.min(first + 999, #words)))
-  end
-end
-
 -- Mark the items at `offsets` of the slice as done; without `offsets`, all of them.
 local function finish(p, lease, count, offsets)
   p.running, p.done = p.running - count, p.done + count

@@ -10,6 +10,7 @@ local SERVICE_WEIGHT = 0.1
 local QUANTUM_US = 20000
 local WAKE_MAX, EXPIRE_MAX = 500, 50 -- parts and leases per call; the rest waits
 local FREE_MAX = 1000
+local RECORD_MS, SINGLE_MS = 604800000, 3600000 -- how long records are kept
 
 local META, TENANTS, TIMES = root .. 'meta', root .. 'tenants', root .. 'times'
 local LEASES, EXPIRY, SLEEPING = root .. 'leases', root .. 'expiry', root .. 'sleeping'
@@ -25,6 +26,7 @@ local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset',
   'cancelled', 'running', 'delayed', 'suspects', 'lost', 'digest', 'staged', 'recorded' }
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
   '/missing', '/record', '/results' }
+local IS_OPEN = { running = true, paused = true, cancelling = true } -- states of a record
 local IS_LIVE = { ready = true, paused = true, cancelled = true }
 local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE,
   START, RESULT_BYTES, KEEPS_ITEMS, KEEP_MS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15

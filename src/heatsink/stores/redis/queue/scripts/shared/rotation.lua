@@ -113,11 +113,40 @@ local function free(p)
   for name, value in pairs(kept) do redis.call('HSET', chunks, name, value) end
 end
 
+-- A batch of one item has its record on this server, in `home`. Once the item is done, end the
+-- record as changes.concluded() does, and forget the part. Returns false if more is to be done for
+-- the end: then the partition's owner reports it, as the end of any other part.
+local function conclude(p)
+  if p.done ~= 1 or p.failed + p.cancelled + p.lost > 0 then return false end
+  local found = redis.pcall('HGET', p.home, 'record')
+  if type(found) ~= 'string' then return false end
+  local record = cmsgpack.unpack(found)
+  local place = record.parts and record.parts[1]
+  local is_open = IS_OPEN[record.state] and record.on_done == '' and #record.ends == 0
+  if not (is_open and place and #record.parts == 1 and place.id == p.info[ID]) then return false end
+  if place.items ~= 1 or #place.missing > 0 or record.lap ~= p.lap then return false end
+  record.ends = { { batch = p.info[BATCH], part = place.id, lap = p.lap, done = 1, failed = 0,
+    cancelled = 0 } }
+  record.state, record.ended_ms = 'done', math.floor(now)
+  record.version, record.tag = record.version + 1, ''
+  record.tag = string.sub(redis.sha1hex(cmsgpack.pack(record)), 1, 16)
+  redis.call('HSET', p.home, 'version', string.format('%.0f', record.version), 'tag', record.tag,
+    'record', cmsgpack.pack(record))
+  redis.call('PEXPIRE', p.home, record.fingerprint == '' and SINGLE_MS or RECORD_MS)
+  if p.lap > 0 then -- the end before a retry may not have been reported yet
+    redis.call('HDEL', ENDS, p.handle)
+    redis.call('ZREM', OUTBOX, p.handle)
+  end
+  p.concluded = true
+  return true
+end
+
 local function put(p)
   if ends(p) then
     leave(p)
     if p.cancelled > 0 then free(p) end
     p.state = 'finished'
+    if p.home and conclude(p) then return end
     local ending = { p.info[BATCH], p.info[ID], p.lap, p.done, p.failed, p.cancelled }
     redis.call('HSET', ENDS, p.handle, cmsgpack.pack(ending))
     redis.call('ZADD', OUTBOX, now, p.handle)

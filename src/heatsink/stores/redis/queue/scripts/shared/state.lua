@@ -1,6 +1,12 @@
 -- The state of one partition, for all its scripts: the same as in stores/memory/queue.
 -- Scripts include numbers, state, rotation, items and load, in this order.
 -- A part is read once, changed in Lua, and written back by save(), which also updates the gauges.
+local function call_many(command, key, words)
+  for first = 1, #words, 1000 do
+    redis.call(command, key, unpack(words, first, math.min(first + 999, #words)))
+  end
+end
+
 local costs = {}
 local function cost_of(p)
   local action = p.info[ACTION]
@@ -59,10 +65,26 @@ end
 
 local function place_of(chunk, offset) return string.format('%08d:%04d', chunk, offset) end
 
+-- Changes of the gauges, which save() writes: one command for all parts of a call.
+local tallies = { [DEPTHS] = {}, [CENSUS] = {}, [LANES] = {} }
+local lived, ended, aged, ageless = {}, {}, {}, {}
+
 local function count_in(key, field, change)
-  if change ~= 0 and redis.call('HINCRBY', key, field, change) == 0 then
-    redis.call('HDEL', key, field)
+  if change ~= 0 then tallies[key][field] = (tallies[key][field] or 0) + change end
+end
+
+local function save_gauges()
+  for key, fields in pairs(tallies) do
+    for field, change in pairs(fields) do
+      if change ~= 0 and redis.call('HINCRBY', key, field, change) == 0 then
+        redis.call('HDEL', key, field)
+      end
+    end
   end
+  call_many('ZADD', LIVE, lived)
+  call_many('ZREM', LIVE, ended)
+  call_many('ZADD', AGES, aged)
+  call_many('ZREM', AGES, ageless)
 end
 
 local function keep_late(p, limited, change, is_late)
@@ -82,11 +104,16 @@ local function keep_gauges(p)
   meta.waiting = meta.waiting + after - before
   count_in(DEPTHS, p.info[ACTION], after - before)
   if was_ready ~= is_ready then count_in(CENSUS, p.info[PURSE], is_ready and 1 or -1) end
-  if IS_LIVE[p.state] and not IS_LIVE[was.state] then redis.call('ZADD', LIVE, 0, p.handle) end
-  if IS_LIVE[was.state] and not IS_LIVE[p.state] then redis.call('ZREM', LIVE, p.handle) end
-  if (before > 0) ~= (after > 0) then
-    if after > 0 then redis.call('ZADD', AGES, math.max(p.stamp, start_ms(p)), p.handle)
-    else redis.call('ZREM', AGES, p.handle) end
+  if IS_LIVE[p.state] and not IS_LIVE[was.state] then
+    lived[#lived + 1] = 0
+    lived[#lived + 1] = p.handle
+  end
+  if IS_LIVE[was.state] and not IS_LIVE[p.state] then ended[#ended + 1] = p.handle end
+  if before == 0 and after > 0 then
+    aged[#aged + 1] = math.max(p.stamp, start_ms(p))
+    aged[#aged + 1] = p.handle
+  elseif before > 0 and after == 0 then
+    ageless[#ageless + 1] = p.handle
   end
   local late_before, late_after = was_ready and was.delayed or 0, is_ready and p.delayed or 0
   if was.limited ~= p.info[LIMITED] then
@@ -102,7 +129,10 @@ end
 
 local function save()
   for _, p in pairs(parts) do
-    if not p.gone then
+    if p.concluded then -- a batch of one item: its record says how it ended
+      keep_gauges(p)
+      redis.call('UNLINK', p.key, p.key .. '/chunks', p.key .. '/notes')
+    elseif not p.gone then
       local fields = {}
       for _, name in ipairs(NUMBERS) do
         if p[name] ~= p.was[name] then
@@ -119,5 +149,6 @@ local function save()
       end
     end
   end
+  save_gauges()
   save_numbers()
 end

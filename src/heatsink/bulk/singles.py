@@ -1,0 +1,158 @@
+"""Batches of one item: what waits at the same moment is accepted by one call.
+
+A batch of many items is staged, confirmed, sealed, confirmed and released. For one item, a single
+atomic call does all of this, if the record and the item are on the same server: it stores the
+sealed record and the released part, unless there is a record with this id. Whatever the server
+loses later, it loses the record and the part together. So there is nothing to confirm in between,
+and an item that begins before its batch is durable does no harm: if the server loses the batch, it
+also loses the item's result, and the submitter gets an error instead of an answer.
+
+While calls are under way, further submissions wait and share the next call: its cost and its wait
+for the disk are divided among them. All items of a call go to one partition, and calls take the
+partitions in turn.
+
+Whatever else a batch may have, such as a rate limit, goes the general way (`bulk/submit.py`). So
+does a batch whose id has a record, which may have been accepted before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from random import Random
+from typing import Any, NamedTuple
+
+from msgspec.structs import fields, replace
+
+from heatsink.primitives.clock import Clock, now_ms
+
+from . import changes
+from .batch import Batch, PartPlace, digest_of, encoded, packed, plain
+from .plan import QueuePlan
+from .reconcile import Patience, check_known
+from .store import Chunk, QueueStores, Single
+from .submit import fingerprint_of, part_of
+
+CALLS_MAX = 2  # concurrent calls: what comes later waits for the next one
+GROUP_MAX = 64  # items per call; a full group does not wait for other calls
+ANNOUNCED_S = 5.0  # how old a process's list of known actions may be
+PLAN_S = 1.0  # how old a process's copy of the plan may be
+OPTIONS = frozenset(
+    {
+        *("id", "action", "tenant", "submitted_ms", "priority", "weight", "on_done", "trace"),
+        *("start_ms", "fingerprint"),
+    }
+)
+_OTHERS = [(field.name, field.default) for field in fields(Batch) if field.name not in OPTIONS]
+
+
+class Waiting(NamedTuple):
+    """A submission that waits for its call."""
+
+    batch: Batch
+    body: bytes
+    answer: asyncio.Future[Batch | None]
+
+
+class Singles:
+    """Accepts batches of one item. Submissions that wait at the same time share a call."""
+
+    def __init__(
+        self,
+        stores: QueueStores,
+        patience: Patience,
+        plan: Callable[[], Awaitable[QueuePlan]],
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self._stores = stores
+        self._patience = patience
+        self._read_plan = plan
+        self._clock = clock
+        self._rng = rng
+        self._waiting: deque[Waiting] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._plan: QueuePlan | None = None
+        self._plan_s = float("-inf")
+        self._turn = rng.getrandbits(16)
+        self._announced: Collection[str] = ()
+        self._announced_s = 0.0
+
+    async def accept(self, batch: Batch, item: Any, is_named: bool) -> Batch | None:
+        """Return the accepted batch, which is durable then.
+
+        `is_named` says that the caller chose the batch's id. Returns None if the batch must go the
+        general way. Raises `InvalidBody` for the item, and `InvalidSetting` if its action is
+        unknown.
+        """
+        if any(getattr(batch, name) != default for name, default in _OTHERS):
+            return None
+        item = plain(item)
+        if is_named:
+            batch = replace(batch, fingerprint=fingerprint_of(item))
+        await self._check_known(batch)
+        body = packed(0, [encoded(0, item)])
+        answer: asyncio.Future[Batch | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(batch, body, answer))
+        if len(self._calls) < CALLS_MAX or len(self._waiting) >= GROUP_MAX:
+            call = asyncio.ensure_future(self._serve())
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+        return await answer
+
+    async def _check_known(self, batch: Batch) -> None:
+        """Check the actions of a batch, as seldom as the list of known actions has to be read."""
+        now_s = self._clock.monotonic_s()
+        is_fresh = now_s - self._announced_s < ANNOUNCED_S
+        if not is_fresh or batch.on_done or batch.action not in self._announced:
+            self._announced = await check_known(self._stores, self._patience, batch)
+            self._announced_s = now_s
+
+    async def _serve(self) -> None:
+        while self._waiting:
+            count = min(len(self._waiting), GROUP_MAX)
+            taken = [self._waiting.popleft() for _ in range(count)]
+            group = [each for each in taken if not each.answer.done()]
+            try:
+                accepted = await self._call(group)
+            except Exception as error:  # any error goes to the waiting callers
+                for each in group:
+                    if not each.answer.done():
+                        each.answer.set_exception(error)
+                continue
+            for each, batch in zip(group, accepted, strict=True):
+                if not each.answer.done():
+                    each.answer.set_result(batch)
+
+    async def _call(self, group: list[Waiting]) -> list[Batch | None]:
+        partition = await self._next_partition()
+        singles = [self._single(each, partition) for each in group]
+        answers = await self._patience.call(self._stores.singles.accept, partition, singles)
+        return [
+            single.record if is_mine else None
+            for single, is_mine in zip(singles, answers, strict=True)
+        ]
+
+    async def _next_partition(self) -> int:
+        """Return the next partition that takes new parts. Each call goes to another one."""
+        now_s = self._clock.monotonic_s()
+        plan = self._plan
+        if plan is None or now_s - self._plan_s > PLAN_S:
+            self._plan_s = now_s
+            plan = self._plan = await self._read_plan()
+        self._turn += 1
+        for step in range(plan.partitions):
+            partition = (self._turn + step) % plan.partitions
+            if partition not in plan.moves:
+                return partition
+        return self._turn % plan.partitions
+
+    def _single(self, waiting: Waiting, partition: int) -> Single:
+        batch, body = waiting.batch, waiting.body
+        generation = f"{self._rng.getrandbits(64):016x}"
+        part = part_of(batch, generation, partition)
+        place = PartPlace(part.id, partition, 1, digest_of(body), ((0, 1, 1),))
+        now = now_ms(self._clock)
+        record = changes.sealed(batch, generation, [place], now, batch.fingerprint).next()
+        return Single(record, part, Chunk(0, 1, body))

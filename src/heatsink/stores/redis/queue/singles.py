@@ -1,0 +1,65 @@
+"""Batches of one item in Redis: one script accepts all that one call brings.
+
+The script runs in the pipeline that also waits for the disk (`durability.py`). So the batches are
+durable when the pipeline has ended, and a server that restarts meanwhile confirms nothing. All
+submissions of a process that wait at that moment share the pipeline.
+
+Records and parts are in different slots. So the script needs a server that has all slots, and a
+partition that is at the queue's home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from heatsink.bulk.plan import spot_of
+from heatsink.bulk.store import Single
+from heatsink.stores.redis.connection import Refused, Word
+
+from .durability import RedisBarrier
+from .homes import INDEX_KEEP_S, INDEX_MAX
+from .keys import QueueKeys, QueuePlaces
+from .queue import RedisQueue, part_words
+
+_packed = msgspec.msgpack.Encoder().encode
+
+
+class RedisSingles:
+    """Batches of one item. The script behaves like `MemorySingles`."""
+
+    def __init__(
+        self, places: QueuePlaces, keys: QueueKeys, queue: RedisQueue, barrier: RedisBarrier
+    ) -> None:
+        self._keys = keys
+        self._queue = queue
+        self._barrier = barrier
+        self._has_all_slots = places.home_address.kind != "cluster"
+
+    async def accept(self, partition: int, singles: Sequence[Single]) -> list[bool]:
+        if spot_of(partition).url or not self._has_all_slots:
+            return [False] * len(singles)
+        keys = self._keys
+        words: list[Word] = [keys.bell, partition, keys.newest(), INDEX_MAX, INDEX_KEEP_S]
+        for single in singles:
+            words += self._words(single)
+        for whole in (False, True):
+            try:
+                command = self._queue.command("accept", partition, *words, whole=whole)
+                return [answer == 1 for answer in await self._barrier.run(partition, command)]
+            except Refused as refused:
+                if refused.code != "NOSCRIPT" or whole:
+                    self._queue.check_moved(partition, refused)
+                    raise
+        raise AssertionError("a script that was sent whole is known")
+
+    def _words(self, single: Single) -> tuple[Word, ...]:
+        record, part, keys = single.record, single.part, self._keys
+        return (
+            *part_words(part),
+            single.chunk.body,
+            record.parts[0].digest,
+            *(keys.batch(record.id), record.version, record.tag, _packed(record)),
+            *(keys.limit(part.lane), keys.newest(record.tenant)),
+        )
