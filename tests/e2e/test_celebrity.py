@@ -9,6 +9,7 @@ import pytest
 from .celebrity import Sizes, play
 
 
+@pytest.mark.full("real processes for seconds; plain runs have the simulation of timelines")
 @pytest.mark.sleeps("workers work for a while between the kills")
 @pytest.mark.timeout(240)
 async def test_flips_by_followers_and_killed_workers_lose_and_double_nothing(

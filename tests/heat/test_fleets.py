@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from tests.planted import Hunt, hold
+from tests.planted import Hunt, hold, usually
 
 from .fleet_bugs import BUGS
 from .fleets import Violation, play, simulate
 
-SEEDS = 10
+SEEDS = usually(5, full=10)
 HUNT = Hunt("fleets", BUGS, simulate, Violation, seeds=200)
 
 

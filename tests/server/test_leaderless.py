@@ -139,7 +139,13 @@ def test_the_doctor_asks_the_server_in_the_environment_unless_a_flag_says_otherw
 # -- told to end while it starts -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.full("commands treat both signals alike")),
+    ],
+)
 @pytest.mark.parametrize("name", ["coordinator", "serve", "worker"])
 def test_a_process_told_to_end_while_it_starts_ends_cleanly(
     tmp_path: Path, name: str, number: signal.Signals

@@ -140,7 +140,13 @@ def test_a_pin_that_is_gone_leaves_its_buckets_to_the_cool_down() -> None:
     assert plant.feel(200, seconds=200) == 1
 
 
-@pytest.mark.parametrize("period_s", [60, 400, 3_600])
+OTHER_PERIODS = pytest.mark.full("one period is enough in plain runs: each is a week of windows")
+
+
+@pytest.mark.parametrize(
+    "period_s",
+    [pytest.param(60, marks=OTHER_PERIODS), 400, pytest.param(3_600, marks=OTHER_PERIODS)],
+)
 def test_a_key_that_bursts_for_a_week_keeps_epochs_in_reserve(period_s: int) -> None:
     """Bursts of ten seconds, of changing height, with a cool-down shorter than some pauses."""
     plant, chance = Plant(BucketRules(cool_down_s=30)), Random(7)

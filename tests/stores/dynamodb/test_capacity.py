@@ -123,7 +123,10 @@ def test_a_hot_key_is_spread_though_the_registry_shares_its_partition() -> None:
     assert run_on_virtual_time(run()) > 1
 
 
-@pytest.mark.parametrize("callers", [20, 80])
+MORE = pytest.mark.full("twenty callers show it; eighty take four times the CPU")
+
+
+@pytest.mark.parametrize("callers", [20, pytest.param(80, marks=MORE)])
 def test_a_log_is_spread_whose_partition_takes_less_than_a_bucket_is_meant_to(callers: int) -> None:
     """Ten rows a second each on partitions that take 100, with rules that speak of 800."""
 
