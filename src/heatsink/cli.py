@@ -6,12 +6,16 @@ of a command's name need neither a web server nor a plotting library.
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from heatsink.primitives.words import pip_install
@@ -38,6 +42,7 @@ if is_ours:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NOT_DONE, INTERRUPTED, TERMINATED = 1, 130, 143
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PLACES = {
     "adopt": "server.commands.adopt:adopt",
     "bench": "lab.bench:bench",
@@ -110,10 +115,33 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None and not ctx.resilient_parsing:
+            _warn_of_variables(self, name, command, rest)
+        return name, command, rest
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows ? for other characters
+            if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+                stream.reconfigure(errors="replace")
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
+            click.echo(f"heatsink: the output cannot be written: {error.strerror}", err=True)
+            raise SystemExit(NOT_DONE) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         with terminated_as_interrupted() as terminated:
             try:
-                return super().invoke(ctx)
+                answer = super().invoke(ctx)
+                sys.stdout.flush()  # the disk may be full
+                return answer
             except HeatsinkError as error:
                 _give_up(ctx, error)
             except click.BadParameter as error:
@@ -128,6 +156,27 @@ class Commands(click.Group):
                 if ours is None or others is not None:
                     raise
                 _give_up(ctx, ours)
+
+
+def _warn_of_variables(
+    commands: click.Group, name: str, command: click.Command, rest: list[str]
+) -> None:
+    """Warn on stderr of variables that were probably meant for this command."""
+    if not any(each.startswith("HEATSINK_") for each in os.environ):
+        return
+    from json import dumps
+
+    from heatsink.server.commands.configuration import unused_variables
+
+    read = "serve" if name == "config" else name  # `config` shows the settings of `serve`
+    if read != name:
+        command = commands.commands[read]
+    prefix = f"HEATSINK_{read}".upper()
+    others = tuple(f"HEATSINK_{each}_".upper() for each in commands.commands if each != read)
+    environ = {each: text for each, text in os.environ.items() if not each.startswith(others)}
+    for text in unused_variables(command, prefix, rest, environ):
+        line = {"level": "warning", "event": "log", "message": text}
+        click.echo(dumps(line) if "--log-json" in rest else f"heatsink: {text}", err=True)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from heatsink.cli import main
 from tests.processes import Served, serving
+from tests.waiting import until
 
 ACTIONS = """
 from heatsink.bulk import Actions, Fail
@@ -97,6 +98,37 @@ def test_a_refusal_arrives_while_the_file_is_still_sent(server: Served, tmp_path
     assert "Traceback" not in refused.stderr
     status = json.loads(asked(server, "status", "large", "--json").stdout)
     assert (status["state"], status["done"]) == ("aborted", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("", "i.csv"), "Invalid value for 'ACTION': the value is empty"),
+        (("picky", "i.csv", "--id", "a b"), "id must be visible ASCII characters without spaces"),
+    ],
+)
+def test_a_mistake_is_answered_in_the_words_of_the_command(
+    server: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "i.csv").write_text("name\nright\n")
+    refused = asked(server, "submit", *words)
+    assert (refused.exit_code, complaint in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_batch_that_was_not_sent_whole_says_so(server: Served, tmp_path: Path) -> None:
+    file = tmp_path / "broken.jsonl"
+    file.write_text('{"name": "right"}\n{"name"\n')
+    assert "line 2 is not JSON" in asked(server, "submit", "picky", str(file), "--id", "b").stderr
+
+    def reason() -> str:
+        return str(json.loads(asked(server, "status", "b", "--json").stdout)["reason"])
+
+    until(lambda: "the client disconnected before it had sent the whole body" in reason(), "why")
 
 
 @pytest.mark.parametrize(

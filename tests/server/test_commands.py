@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from email.message import Message
 from io import BytesIO
@@ -25,13 +26,15 @@ import heatsink
 from heatsink.cli import main
 from heatsink.emulator.server import running_engine
 from heatsink.emulator.settings import EngineSettings
-from heatsink.errors import InvalidBody
+from heatsink.errors import InvalidBody, InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.ids import IdScheme, Snowflake, Ulid, Uuid7
 from heatsink.server.commands.bulk import read_items, same_queue_options, submit
 from heatsink.server.commands.coordinator import ids_of
+from heatsink.server.commands.worker import find_actions
 from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials
 from heatsink.stores.embedded import free_port
+from tests.processes import PROGRAM
 
 
 def run(*arguments: str) -> Result:
@@ -134,6 +137,8 @@ def test_a_configuration_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
         ("decisions", "--limit", "1001"),
         ("bulk list", "--limit", "0"),
         ("bulk submit", "--priority", "9999"),
+        ("lab hot-key", "--peak", "1000000000"),
+        ("lab scaling", "--items", "1000000000"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_flag(command: str, flag: str, value: str) -> None:
@@ -276,6 +281,89 @@ async def test_a_coordinator_learns_the_kind_of_ids_from_the_store(
         assert await ids_of(url, SystemClock()) == Uuid7(), "a new store"
         async with heatsink.connect(url, ids=ids):
             assert await ids_of(url, SystemClock()) == ids
+
+
+@pytest.mark.parametrize(
+    ("body", "said_by_python"),
+    [
+        ("raise RuntimeError('boom')", "RuntimeError: boom"),
+        ("import nothing_here", "ModuleNotFoundError: No module named 'nothing_here'"),
+        ("x = (", "SyntaxError: '(' was never closed"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_actions_that_fail_on_import_are_answered_with_their_own_lines_only(
+    body: str,
+    said_by_python: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "broken_app.py").write_text(body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InvalidSetting) as caught:
+        find_actions("broken_app:actions")
+    assert str(caught.value).startswith(
+        f"the module 'broken_app' cannot be imported: {said_by_python}. Correct the module"
+    )
+    assert "broken_app.py" in caplog.text
+    assert "/heatsink/server/" not in caplog.text
+    assert "importlib" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "warning"),
+    [
+        (("config",), "HEATSINK_SERVE_PROT", "ignored here: did you mean HEATSINK_SERVE_PORT?"),
+        (("config",), "HEATSINK_SEVRE_HOST", "ignored here: did you mean HEATSINK_SERVE_HOST?"),
+        (("config",), "HEATSINK_STORE", "ignored here: did you mean HEATSINK_SERVE_STORE?"),
+        (("config",), "HEATSINK_SERVE_XYZ", "ignored: the command has no such option"),
+        (("hot",), "HEATSINK_TOKN", "ignored here: did you mean HEATSINK_TOKEN?"),
+        (("bulk", "list"), "HEATSINK_BULK_LIST_QUEU", "did you mean HEATSINK_BULK_LIST_QUEUE?"),
+        (("door",), "HEATSINK_DOOR_REGOIN", "did you mean HEATSINK_DOOR_REGION?"),
+    ],
+)
+def test_a_variable_that_is_misspelt_is_noticed(
+    words: tuple[str, ...], variable: str, warning: str
+) -> None:
+    wrong = ["--limit", "0"] if words == ("hot",) else []
+    first = CliRunner(env={variable: "x"}).invoke(main, [*words, *wrong]).stderr.splitlines()[0]
+    assert first.startswith(f"heatsink: the variable {variable} is ")
+    assert first.endswith(warning)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HEATSINK_WORKER_QUEUE": "redis://other"},
+        {"HEATSINK_TOKEN": "abc", "HEATSINK_SERVER": "http://other"},
+        {"HEATSINK_PORT": "tcp://10.0.0.1:8321"},
+        {"HEATSINK_STORE": "sqlite:///a.db", "HEATSINK_SERVE_STORE": "sqlite:///b.db"},
+        {"HEATSINK_SERVE_HOST": "127.0.0.1", "HEATSINK_FULL_TESTS": "1"},
+    ],
+)
+def test_a_variable_for_something_else_is_not(variables: dict[str, str]) -> None:
+    assert CliRunner(env=variables).invoke(main, ["config"]).stderr == ""
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*PROGRAM, "config"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    line = "heatsink: the output cannot be written: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, line)
+
+
+def test_the_usage_of_a_default_command_can_be_typed() -> None:
+    assert " door serve [OPTIONS]" in run("door", "serve", "--help").stdout
+
+
+def test_keys_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    words = ("door", "keys", "new", "app", "--scope", "chat", "--keys", f"{tmp_path}/none/keys")
+    assert "cannot be written (No such file or directory): choose another --keys" in said(
+        run(*words), code=2
+    )
 
 
 def test_text_for_a_number_is_answered_without_clicks_own_words() -> None:

@@ -58,6 +58,12 @@ def test_a_slow_command_prints_plain_lines_without_a_terminal(
     assert not [each for each in threading.enumerate() if each.name == "progress"]
 
 
+def test_a_line_without_an_end_in_sight_says_how_long_it_took_so_far() -> None:
+    bar = Progress(get_time=iter(range(0, 100, 20)).__next__, disable=True)
+    bar.add_task("running", total=3)
+    assert line_of(bar.tasks[0]) == "running: 0 %, 40 s so far"
+
+
 def test_a_line_says_what_is_left() -> None:
     bar = Progress(get_time=iter(range(100)).__next__, disable=True)
     task = bar.add_task("replaying", total=10)

@@ -133,7 +133,7 @@ class Patience:
 
 
 def _never_reached(error: Retryable) -> str:
-    why = str(error).removesuffix(": retry later")
+    why = str(error).partition(": retry later")[0]
     return f"the queue was never reached: {why}. Check its URL, and that its server runs"
 
 

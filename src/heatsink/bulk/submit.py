@@ -414,7 +414,8 @@ class Submission:
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
-        reason = f"{type(error).__name__}: {error}"
+        text = str(error)
+        reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
         try:
             await give_up(self._stores.batches, self._batch.id, reason, self._clock)
             (known,) = await self._stores.barrier.batches([self._batch.id])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,10 @@ from . import (
     scaling,
     steps,
 )
-from .report import Figure, LabReport, is_page_of, shown, to_html
+from .report import Figure, LabReport, command_of, shown, to_html
 
 AS_JSON = "heatsink.lab.json"
+TIMES_MAX = 100  # the largest size of an experiment, as a multiple of its default
 
 
 def show(report: LabReport, page: Path, command: str) -> None:
@@ -57,19 +57,35 @@ def _show_figure(console: Any, figure: Figure) -> None:
     console.print(f"  {figure.label}: [bold]{figure.value}[/bold]{beside}")
 
 
-def free_page(page: Path, command: str) -> Path:
-    """Return the first of NAME, NAME-2, NAME-3, … that is free, or that `command` wrote before."""
-    numbered = (page.with_stem(f"{page.stem}-{number}") for number in count(2))
-    return next(each for each in chain([page], numbered) if _may_be_replaced(each, command))
+def check_own_page(page: Path, program: str) -> None:
+    """Raise `InvalidSetting` if a file that `program` did not write is in the place of its page."""
+    for each in (page, page_before(page)):
+        if each.exists() and not (_command_of(each) or "").startswith(program):
+            raise InvalidSetting(
+                f"{each} is not a page of `{program}`, and would be replaced: rename it, or choose "
+                "another page with --out"
+            )
 
 
-def _may_be_replaced(page: Path, command: str) -> bool:
-    if not page.exists():
-        return True
+def set_aside(page: Path, command: str) -> Path | None:
+    """Keep the page of another command as NAME-before.html; return its new place.
+
+    Returns None if there is no page, or if `command` wrote it, and will write it again.
+    """
+    if not page.exists() or _command_of(page) == command:
+        return None
+    return page.replace(page_before(page))
+
+
+def page_before(page: Path) -> Path:
+    return page.with_stem(f"{page.stem}-before")
+
+
+def _command_of(page: Path) -> str | None:
     try:
-        return page.is_file() and is_page_of(page.read_text(), command)
+        return command_of(page.read_text("utf-8")) if page.is_file() else None
     except (OSError, UnicodeDecodeError):
-        return False
+        return None
 
 
 def check_page(page: Path) -> None:
@@ -141,8 +157,13 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _items(default: int, what: str, flag: str = "--items") -> Callable[..., Any]:
     return click.option(
-        flag, "items", type=WholeRange(1_000), default=default, show_default=True, help=what
+        flag, "items", type=_up_to(default), default=default, show_default=True, help=what
     )
+
+
+def _up_to(default: int) -> WholeRange:
+    """Return the range of an experiment's size: a run of the largest size takes about an hour."""
+    return WholeRange(1_000, TIMES_MAX * default)
 
 
 @lab.command("hot-key")
@@ -156,7 +177,7 @@ def hot_key_command(items: int, seed: int, out: Path | None) -> None:
 @lab.command("scaling")
 @click.option(
     "--items",
-    type=WholeRange(1_000),
+    type=_up_to(scaling.ITEMS),
     help=f"Number of items in the spike.  [default: {scaling.ITEMS}; {live.ITEMS} with --live]",
 )
 @click.option(

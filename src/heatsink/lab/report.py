@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from html import escape
+import re
+from html import escape, unescape
 from importlib.resources import files
 from string import Template
 
@@ -76,9 +77,13 @@ def shown(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.4g}"
 
 
-def is_page_of(page: str, command: str) -> bool:
-    """Return whether `command` wrote a page of this content."""
-    return f"<code>{escape(command)}</code></footer>" in page
+COMMAND = re.compile(r"<code>([^<]*)</code></footer>")
+
+
+def command_of(page: str) -> str | None:
+    """Return the command that wrote a page of this content; None if it is no page of a report."""
+    found = COMMAND.search(page)
+    return unescape(found[1]) if found else None
 
 
 def to_html(report: LabReport, command: str, plotly: str) -> str:

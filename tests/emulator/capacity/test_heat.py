@@ -73,3 +73,9 @@ def test_heat_fades() -> None:
     sketch.fade(60.0)
     sketch.fade(1.0)
     assert sketch.points() == []
+
+
+def test_a_month_without_requests_leaves_no_hottest_key() -> None:
+    sketch = sketch_of({1: 1.0})
+    sketch.fade(2_600_000.0)  # the heat is 0.0 now, and its key is dropped by the next call
+    assert sketch.hottest() is None

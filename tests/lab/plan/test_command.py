@@ -166,22 +166,24 @@ def test_settings_may_come_from_a_file(tmp_path: Path) -> None:
     assert "heatsink plan --keys 100" in out.read_text()
 
 
-def test_a_plan_that_is_there_is_kept_and_the_new_file_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_no_plan_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for expected in ("plan.html", "plan-2.html", "plan-3.html"):
-        result = plan(*SMALL, "--remedy", "nothing")
-        assert f"Wrote the page {expected}\n" in result.output
-        (tmp_path / expected).write_text("kept")
-    assert {file.read_text() for file in tmp_path.iterdir()} == {"kept"}
+    (tmp_path / "plan.html").write_text("kept")
+    result = plan(*SMALL, "--remedy", "nothing")
+    assert result.exit_code == 2
+    assert "plan.html is not a page of `heatsink plan`, and would be replaced" in result.output
+    assert (tmp_path / "plan.html").read_text() == "kept"
     result = plan(*SMALL, "--remedy", "nothing", "--out", "plan.html")
     assert "Replaced the page plan.html\n" in result.output
 
 
-def test_the_same_plan_replaces_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_plan_has_the_same_name_and_the_one_before_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     plan(*SMALL, "--remedy", "nothing")
-    assert "Wrote the page plan-2.html\n" in plan(*SMALL, "--remedy", "spread").output
-    for remedy, page in (("nothing", "plan.html"), ("spread", "plan-2.html")):
-        assert f"Replaced the page {page}\n" in plan(*SMALL, "--remedy", remedy).output
+    assert "Replaced the page plan.html\n" in plan(*SMALL, "--remedy", "nothing").output
+    result = plan(*SMALL, "--remedy", "spread")
+    assert "The page of the plan before is plan-before.html now\n" in result.output
+    assert "--remedy spread</code>" in (tmp_path / "plan.html").read_text()
+    assert "--remedy nothing</code>" in (tmp_path / "plan-before.html").read_text()

@@ -79,6 +79,8 @@ class HeatSketch:
             return None
         key = max(self.keys, key=self.keys.__getitem__)
         total = sum(self.keys.values()) + sum(self._bins.values())
+        if not total:  # after a long time without requests, the counts have faded to 0.0
+            return None
         return HottestKey(key, self.keys[key] / total)
 
     def median(self) -> int | None:

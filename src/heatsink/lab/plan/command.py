@@ -12,7 +12,7 @@ import msgspec
 
 from heatsink.emulator.capacity.limits import TableCapacity
 from heatsink.errors import InvalidSetting
-from heatsink.lab.commands import check_page, free_page, show
+from heatsink.lab.commands import check_own_page, check_page, set_aside, show
 from heatsink.primitives.words import counted
 from heatsink.server.commands.configuration import Number, WholeRange, config_option
 from heatsink.server.commands.progress import progress_bar
@@ -27,6 +27,7 @@ UNITS = Number(0.001, 1e9)
 DOLLARS = Number(0, 1e6)
 LOAD = SyntheticLoad()
 PRICES = Prices()
+QUICK = 100_000  # requests to replay
 OF_A_LOAD = ("shape", "keys", "skew", "peak", "trough", "read_share", "item_bytes", "hours")
 OF_A_SHAPE = ("keys", "skew", "peak", "trough", "read_share", "item_bytes")
 
@@ -191,7 +192,7 @@ def _all(
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    show_default="plan.html; plan-2.html and so on if that is the page of another plan",
+    show_default="plan.html; the page of another plan there becomes plan-before.html",
     help="HTML page to write; replaced if it exists.",
 )
 @click.pass_context
@@ -212,11 +213,13 @@ def plan(
     """
     chosen = [each for each in REMEDIES if not remedies or each.name in remedies]
     source, settings = _trace(ctx, trace, options), _settings(options)
-    page = out or free_page(Path("plan.html"), _command(ctx))
+    page = out or Path("plan.html")
     if not as_json:
+        if out is None:
+            check_own_page(page, "heatsink plan")
         check_page(page)
         if isinstance(source, SyntheticTrace):
-            click.echo(_announced(source, len(chosen)), err=True)
+            click.echo(_announced(source, options["requests"], len(chosen)), err=True)
     with progress_bar() as bar:
         task = bar.add_task(f"replaying {source.name}", total=1.0)
         found = replay(
@@ -225,7 +228,10 @@ def plan(
     if as_json:
         click.echo(_as_json(found))
         return
+    before = set_aside(page, _command(ctx)) if out is None else None
     show(report_of(found), page, _command(ctx))
+    if before is not None:
+        click.echo(f"The page of the plan before is {before} now")
     said = advice(found)
     for text in [*warnings(found), *said, *([COST_MEANS] if len(said) > 1 else [])]:
         click.echo(f"\n{text}")
@@ -250,15 +256,16 @@ def _trace(ctx: click.Context, path: Path | None, options: dict[str, Any]) -> Tr
     return SyntheticTrace(load, options["requests"], options["seed"])
 
 
-def _announced(source: SyntheticTrace, remedies: int) -> str:
+def _announced(source: SyntheticTrace, requests: int, remedies: int) -> str:
     """Return what the command is about to do without a trace: it may take minutes."""
     load = source.load
     text = (
-        f"No TRACE, so plan generates a load: {load.hours:g} h, {load.peak:,g} requests/s at the "
-        f"peak, {counted(load.keys, 'key')}. It replays the load on virtual time under "
+        f"No TRACE, so plan generates a load: {load.hours:g} h, {load.peak:,.10g} requests/s "
+        f"at the peak, {counted(load.keys, 'key')}. It replays the load on virtual time under "
         f"{counted(remedies, 'remedy', 'remedies')}."
     )
-    return text if source.weight == 1 else f"{text} Quicker and coarser: --requests 100000"
+    is_long = source.weight > 1 and requests > QUICK
+    return f"{text} Quicker and coarser: --requests {QUICK}" if is_long else text
 
 
 def _refuse(names: list[str], why: str) -> None:

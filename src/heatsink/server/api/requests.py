@@ -378,6 +378,9 @@ def _digest(secret: bytes) -> bytes:
 class Gone(Exception):
     """The client disconnected before it had sent the whole body."""
 
+    def __str__(self) -> str:
+        return "the client disconnected before it had sent the whole body"
+
 
 def check_length(headers: Mapping[bytes, bytes], limit: int) -> None:
     """Refuse a body whose Content-Length is above `limit`, without reading it."""

@@ -34,7 +34,7 @@ from heatsink.primitives.words import counted
 from heatsink.server.api.calls.bulk import as_json, csv_line
 from heatsink.server.api.requests import read_json
 
-from .configuration import WholeRange, config_option, json_option
+from .configuration import WORD, WholeRange, config_option, json_option
 from .progress import progress_bar
 from .queue_options import check_exists, queue_options, queue_or_server_options, settings_from
 from .remote import Remote
@@ -154,7 +154,7 @@ async def _through_server(
 
 @bulk.command()
 @config_option
-@click.argument("action")
+@click.argument("action", type=WORD)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @queue_or_server_options
 @click.option(
@@ -510,7 +510,7 @@ def place(partition: int, url: str, as_json: bool, **options: Any) -> None:
     async def run(bulk: Bulk) -> PartitionPlace:
         before.append(place_in(await bulk.plan(), partition).place)
         with progress_bar() as bar:
-            shown = bar.add_task("", total=None)
+            shown = bar.add_task(f"asking the Redis at {shown_url(url)}", total=None)
             async for step in bulk.moving(partition, url):
                 bar.update(shown, description=told(step))
         return place_in(await bulk.plan(), partition)

@@ -7,6 +7,8 @@ implements this order: the file's values become the defaults of click's options.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -134,7 +136,81 @@ def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
     commands = getattr(ctx.find_root().command, "commands", {})
     tables = {name for name, each in values.items() if name in commands and isinstance(each, dict)}
     ours = {name: each for name, each in values.items() if name not in tables}
-    return {**ours, **values[ctx.info_name]} if ctx.info_name in tables else ours
+    table = _table_of(ctx)
+    return {**ours, **values[table]} if table in tables else ours
+
+
+def _table_of(ctx: click.Context) -> str | None:
+    """Return the name of the command's table: `heatsink door serve` reads the table [door]."""
+    is_default = ctx.parent is not None and ctx.info_name == default_of(ctx.parent.command)
+    return ctx.parent.info_name if ctx.parent and is_default else ctx.info_name
+
+
+def default_of(command: click.Command) -> str | None:
+    """Return the subcommand that a group runs if none is named; most groups have none."""
+    return getattr(command, "default", None)
+
+
+def unused_variables(
+    command: click.Command, prefix: str, args: Sequence[str], environ: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a warning for each variable that was probably meant for `command`, which ignores it.
+
+    `prefix` is that of the command's variables, such as HEATSINK_SERVE, and `args` are the words
+    after the command. A variable whose flag is set in `args` needs no warning.
+    """
+    while isinstance(command, click.Group):
+        name = args[0] if args and args[0] in command.commands else default_of(command)
+        if name is None:
+            return
+        args = args[1:] if args and args[0] == name else args
+        command = command.commands[name]
+        prefix = command.context_settings.get("auto_envvar_prefix") or _variable(prefix, name)
+    own = _variables_of(command, prefix)
+    for name in sorted(name for name in environ if name.startswith(f"{PREFIX}_")):
+        if name in own or ("://" in environ[name] and name.startswith(f"{PREFIX}_PORT")):
+            continue  # Kubernetes sets HEATSINK_PORT for a service that is called heatsink
+        meant = _meant(name, own, prefix)
+        if meant and meant not in environ and not _is_set(own[meant], args):
+            yield f"the variable {name} is ignored here: did you mean {meant}?"
+        elif meant is None and name.startswith(f"{prefix}_"):
+            yield f"the variable {name} is ignored: the command has no such option"
+
+
+def _variable(prefix: str, name: str) -> str:
+    return f"{prefix}_{name}".upper().replace("-", "_")
+
+
+def _variables_of(command: click.Command, prefix: str) -> dict[str, click.Parameter]:
+    """Return the parameters of a command by their environment variables."""
+    found: dict[str, click.Parameter] = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name:
+            found[_variable(prefix, parameter.name)] = parameter
+            given = parameter.envvar or ()
+            found |= dict.fromkeys([given] if isinstance(given, str) else given, parameter)
+    return found
+
+
+OF_CLIENTS = ("HEATSINK_SERVER", "HEATSINK_TOKEN")  # often set beside a server's own variables
+
+
+def _meant(name: str, own: Mapping[str, click.Parameter], prefix: str) -> str | None:
+    """Return the variable of the command that `name` resembles.
+
+    The command's own words may be missing in `name`, or be misspelt too.
+    """
+    if name in OF_CLIENTS:
+        return None
+    words = {each.removeprefix(f"{prefix}_"): each for each in own}
+    words |= {each.removeprefix(f"{PREFIX}_"): each for each in own}
+    near = get_close_matches(name.removeprefix(f"{PREFIX}_"), words, n=1, cutoff=0.75)
+    return words[near[0]] if near else None
+
+
+def _is_set(parameter: click.Parameter, args: Sequence[str]) -> bool:
+    flags = [*parameter.opts, *parameter.secondary_opts]
+    return any(arg.partition("=")[0] in flags for arg in args)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

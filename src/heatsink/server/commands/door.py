@@ -27,6 +27,7 @@ from .configuration import (
     PORTS,
     WORD,
     WholeRange,
+    Word,
     allow_host_option,
     bucket_units_option,
     config_option,
@@ -162,16 +163,12 @@ VARIABLES = "HEATSINK_DOOR"
 class ServesByDefault(click.Group):
     """`heatsink door --region …` is short for `heatsink door serve --region …`."""
 
+    default = SERVE
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
             args = [SERVE, *args]
         return super().parse_args(ctx, args)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
-        return (ctx.info_name if name == SERVE else name), command, rest  # a file's table [door]
 
 
 @click.group(cls=ServesByDefault)
@@ -201,10 +198,11 @@ def keys_group() -> None:
 
 
 @keys_group.command("new")
-@click.argument("name")
+@click.argument("name", type=WORD)
 @click.option(
     "--scope",
     multiple=True,
+    type=Word("Name a table, as in --scope chat, --scope chat:read or --scope '*:admin'."),
     required=True,
     help="TABLE, TABLE:read, TABLE:write or TABLE:admin; * stands for all tables; may be repeated.",
 )

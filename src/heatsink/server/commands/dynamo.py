@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from heatsink.emulator.server import serve
 from heatsink.emulator.settings import (
@@ -146,6 +147,9 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
         explain_partitions(f"http://127.0.0.1:{port}", options["token"])
         return
 
+    source = click.get_current_context().get_parameter_source
+    if all(source(name) is ParameterSource.COMMANDLINE for name in ("data", "in_memory")):
+        raise click.UsageError("--data and --in-memory exclude each other: leave one out.")
     settings = EngineSettings(
         host=options["host"],
         port=port,

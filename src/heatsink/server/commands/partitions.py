@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heatsink.emulator.capacity.table import SPACE
-from heatsink.errors import Unavailable
+from heatsink.errors import NotFound, Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.words import counted
 from heatsink.server.running import one_line
@@ -52,8 +52,11 @@ def _ask(remote: Remote, url: str) -> list[dict[str, Any]]:
 def _got(remote: Remote, url: str, path: str) -> Any:
     try:
         return remote.get(path)
-    except Unavailable:
-        raise Unavailable(f"no emulator answers at {url}: start `heatsink dynamo`") from None
+    except (NotFound, Unavailable) as error:
+        cure = "start `heatsink dynamo`, or name its --port"
+        if isinstance(error, NotFound):
+            raise Unavailable(f"the server at {url} is not the emulator: {cure}") from None
+        raise Unavailable(f"no emulator answers at {url}: {cure}") from None
 
 
 def view(tables: list[dict[str, Any]]) -> Group:

@@ -82,8 +82,10 @@ def line_of(task: Task, count: str = "") -> str:
     if count:
         return f"{task.completed:,.0f} {count}"
     line = task.description
-    if task.percentage:
+    if task.total:
         line += f": {task.percentage:.0f} %"
     if task.time_remaining:
         line += f", about {duration(task.time_remaining)} left"
+    elif task.elapsed:
+        line += f", {duration(round(task.elapsed))} so far"
     return line

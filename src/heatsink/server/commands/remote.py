@@ -171,7 +171,7 @@ def _is_http(url: str) -> bool:
         parts = urlsplit(url)
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and "@" not in parts.netloc
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
 
 
 def _no_tls(url: str, reason: SSLError) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from heatsink.bulk.batch import Failure, Progress, Result
+from heatsink.errors import InvalidSetting
 from heatsink.server.api.bulk_shapes import Accepted, Batches, BatchLine
 from heatsink.server.api.requests import RETRY_HEADER
 
@@ -32,6 +33,11 @@ class RemoteBulk:
     async def submit(
         self, action: str, items: Iterable[Any], id: str | None = None, **order: Any
     ) -> Accepted:
+        if id is not None and not (id.isascii() and id.isprintable() and " " not in id):
+            raise InvalidSetting(
+                f"id must be visible ASCII characters without spaces to reach a server, not {id!r}",
+                field="id",
+            )
         headers = {} if id is None else {RETRY_HEADER: id}
         lines = (_encode(item) + b"\n" for item in items)
         query = {name: _word(value) for name, value in order.items() if value not in (None, "")}

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import logging
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
@@ -125,9 +126,9 @@ def find_actions(spec: str) -> Actions:
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0] and error.name != module_name:
-            raise
+    except (Exception, SystemExit) as error:
+        if not _is_absent(module_name, error):
+            raise _broken(module_name, error) from None
         cure = "check MODULE:ACTIONS and the current folder"
         if module_name.endswith(".py"):
             cure = f"name it without .py, as in {module_name.removesuffix('.py')}:{attribute}"
@@ -136,6 +137,34 @@ def find_actions(spec: str) -> Actions:
     if not isinstance(found, Actions):
         raise InvalidSetting(f"{spec} is not a heatsink.bulk.Actions: check MODULE:ACTIONS")
     return found
+
+
+def _is_absent(module_name: str, error: BaseException) -> bool:
+    """Return whether the module itself does not exist, and not one that it imports."""
+    names = (module_name, module_name.partition(".")[0])
+    return isinstance(error, ModuleNotFoundError) and error.name in names
+
+
+def _broken(module_name: str, error: BaseException) -> InvalidSetting:
+    """Return the error for a module that raises `error` on import, and log where it did so.
+
+    The log has the module's own lines and those that it called, not the lines of Heatsink and of
+    Python's import system.
+    """
+    frames = error.__traceback__
+    while frames is not None and _is_of_import(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    logger.error("%s failed on import", module_name, exc_info=(type(error), error, frames))
+    said = traceback.format_exception_only(type(error), error)[-1].strip()
+    return InvalidSetting(
+        f"the module {module_name!r} cannot be imported: {said}. Correct the module; `python -c "
+        f"'import {module_name}'` must work in this folder",
+        field="actions",
+    )
+
+
+def _is_of_import(file: str) -> bool:
+    return file.startswith("<frozen importlib") or file in (__file__, importlib.__file__)
 
 
 async def _open(
@@ -190,12 +219,15 @@ async def _run(
 
 async def _wait_for(queue: Queue, clock: Clock) -> None:
     """Wait up to `PATIENCE_S` for the queue, which may be restarting."""
-    give_up_s = clock.monotonic_s() + PATIENCE_S
+    give_up_s, is_told = clock.monotonic_s() + PATIENCE_S, False
     while clock.monotonic_s() < give_up_s:
         try:
             await queue.bulk.open()
         except Retryable as error:
-            logger.warning("the queue is not available yet: %s", error)
+            if not is_told:
+                text = "the queue is not available yet, waiting up to %.0f s: %s"
+                logger.warning(text, PATIENCE_S, error)
+            is_told = True
             await clock.sleep(PAUSE_S)
         else:
             return

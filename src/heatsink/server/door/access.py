@@ -153,10 +153,16 @@ class KeyFile:
     def _write(self, pairs: list[KeyPair]) -> None:
         """Replace the file in one step, so that a door never reads half of it."""
         beside = self._path.with_name(f".{self._path.name}.{token_hex(4)}")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(pairs), indent=2))
-        beside.replace(self._path)
+        try:
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(pairs), indent=2))
+            beside.replace(self._path)
+        except OSError as error:
+            raise InvalidSetting(
+                f"{self._path} cannot be written ({error.strerror}): choose another --keys",
+                field="keys",
+            ) from None
         self._seen = None
 
 

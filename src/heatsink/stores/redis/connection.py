@@ -257,7 +257,8 @@ class Connection:
             return self._said(refusal_of(error, where, command), command)
         reason = _reason(error)
         self._fail(reason, kind=type(error).__name__)
-        return Unavailable(f"{where} did not answer {command} ({reason}): retry later")
+        text = f"{where} did not answer {command} ({reason}): retry later, or check its URL"
+        return Unavailable(text)
 
     def _fail(self, reason: str, kind: str = "") -> None:
         if (kind or reason) not in self._told:
