@@ -96,6 +96,8 @@ def test_only_the_clock_asks_what_time_it_is(module: Path) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_only_settings_and_the_entry_point_read_the_environment(module: Path) -> None:
+    if module == SOURCE / "cli.py":
+        return
     for node in nodes(module):
         if isinstance(node, ast.Attribute):
             assert dotted(node) not in {"os.environ", "os.getenv"}
