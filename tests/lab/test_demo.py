@@ -28,6 +28,7 @@ from heatsink.lab.demo import stage as stage_module
 from heatsink.lab.demo.act import ActVerdict, Offer, Outcome
 from heatsink.lab.demo.acts import ACTS, likes
 from heatsink.lab.demo.acts.chat import (
+    ALL_OFFERED,
     ChatAct,
     ChatNow,
     ChatVerdict,
@@ -284,7 +285,7 @@ class StallingClock(ManualClock):
 
 
 def test_traffic_is_sized_by_what_the_machine_can_offer() -> None:
-    fast, slow, slowest = (fitted(TrafficPlan(), calls_s) for calls_s in (99_999, 4_890, 9))
+    fast, slow, slowest = (fitted(TrafficPlan(), calls_s) for calls_s in (99_999, 6_110, 9))
     assert fast == TrafficPlan()
     assert (slow.peak, slow.limit, slow.size) == (1_200, 300, 0.3)
     assert (slow.items, slow.threshold) == (300_000, 240)
@@ -680,6 +681,28 @@ def test_a_busy_machine_has_words_and_an_exit_code_of_its_own(
     assert "Too busy. This machine was too busy: play again." in result.output
     assert "--peak 200 --limit 50" in result.output
     assert "✗" not in result.output
+
+
+def test_without_a_chosen_size_a_busy_machine_plays_again_with_half_the_traffic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peaks: list[int] = []
+
+    async def sized(plan: TrafficPlan, *_: object) -> TrafficPlan:
+        return plan.sized(4_000, None)
+
+    async def perform(_: object, plan: TrafficPlan, *__: object) -> ActVerdict:
+        peaks.append(plan.peak)
+        offer = SHORT if plan.peak > 1_000 else ALL_OFFERED
+        return reach_verdict(ended(), ended(), None, offer=offer)
+
+    monkeypatch.setattr("heatsink.lab.demo.command.calibrated", sized)
+    monkeypatch.setattr("heatsink.lab.demo.headless.perform", perform)
+    result = CliRunner().invoke(main, ["demo", "--headless"])
+    assert (result.exit_code, peaks) == (0, [4_000, 2_000, 1_000]), result.output
+    assert "too busy: playing again with half the traffic." in result.output
+    assert CliRunner().invoke(main, ["demo", "--json", "--act", "all"]).exit_code == 0
+    assert peaks[3:] == [4_000, 2_000, 1_000, 1_000, 1_000, 1_000, 1_000]
 
 
 @pytest.mark.parametrize(

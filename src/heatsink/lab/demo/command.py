@@ -21,6 +21,7 @@ from .world import open_world
 HOST = "127.0.0.1"
 PORT = 8321
 SHUTDOWN_S = 2
+REPLAYS = 2  # with half the traffic, if the user has chosen no size and the machine is too busy
 ALL = "all"
 EXIT_CODES: dict[Outcome, int] = {"held": 0, "not_held": 1, "too_busy": 3}
 NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
@@ -70,12 +71,14 @@ def demo(
     is_given = peak is not None or limit is not None
     sized = fixed(plan.sized(peak, limit)) if is_given else calibrated
     if headless or as_json:
-        _demo_in_terminal(plan, sized, act_name, as_json)
+        _demo_in_terminal(plan, sized, act_name, as_json, 0 if is_given else REPLAYS)
     else:
         _demo_on_page(plan, sized, act_name, port)
 
 
-def _demo_in_terminal(plan: TrafficPlan, sized: Sized, act_name: str, as_json: bool) -> None:
+def _demo_in_terminal(
+    plan: TrafficPlan, sized: Sized, act_name: str, as_json: bool, replays: int
+) -> None:
     from .headless import make_console, run_as_json, run_as_table
 
     clock, rng = SystemClock(), Random()
@@ -84,8 +87,8 @@ def _demo_in_terminal(plan: TrafficPlan, sized: Sized, act_name: str, as_json: b
     async def play() -> Outcome:
         fit = await sized(plan, clock, rng)
         if as_json:
-            return await run_as_json(acts, fit, clock, rng, click.echo)
-        return await run_as_table(acts, fit, clock, rng, make_console())
+            return await run_as_json(acts, fit, clock, rng, click.echo, replays)
+        return await run_as_table(acts, fit, clock, rng, make_console(), replays)
 
     outcome = asyncio.run(play())
     if act_name != ALL and not as_json:

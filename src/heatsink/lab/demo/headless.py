@@ -14,7 +14,7 @@ from rich.text import Text
 from heatsink.primitives.clock import Clock
 from heatsink.server.commands.progress import progress_bar
 
-from .act import Act, ActSnapshot, ActVerdict, Outcome, Watcher
+from .act import TOO_BUSY, Act, ActSnapshot, ActVerdict, Outcome, Watcher
 from .acts import ACTS
 from .acts.chat import ChatNow, ChatVerdict, ReadBack
 from .lanes import LaneNow, Spread
@@ -171,7 +171,9 @@ def _rows(act: Act, console: Console) -> Callable[[ActSnapshot], None]:
     return rows.add
 
 
-def _end(console: Console, verdict: ActVerdict, plan: TrafficPlan) -> None:
+def _end(
+    console: Console, verdict: ActVerdict, plan: TrafficPlan, again: TrafficPlan | None
+) -> None:
     console.print()
     if isinstance(verdict, ChatVerdict):
         console.print(ending(verdict))
@@ -179,8 +181,11 @@ def _end(console: Console, verdict: ActVerdict, plan: TrafficPlan) -> None:
         sign, style = MARKS[finding.good]
         console.print(Text(f"{sign} ", style=style) + Text(finding.text), soft_wrap=True)
     word, style = WORDS[verdict.outcome]
-    console.print(Text(f"{word} ", style=style) + Text(verdict.line, style="bold"), soft_wrap=True)
-    if verdict.outcome == "too_busy" and (smaller := plan.smaller()):
+    line = verdict.line
+    if again is not None:
+        line = f"{TOO_BUSY.partition(':')[0]}: playing again with half the traffic."
+    console.print(Text(f"{word} ", style=style) + Text(line, style="bold"), soft_wrap=True)
+    if verdict.outcome == "too_busy" and again is None and (smaller := plan.smaller()):
         hint = f"With half the traffic: --peak {smaller.peak} --limit {smaller.limit}."
         console.print(Text(hint), soft_wrap=True)
 
@@ -190,10 +195,27 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     return max(outcomes, key=SEVERITY.index, default="held")
 
 
+def next_plan(plan: TrafficPlan, verdict: ActVerdict, replays: int) -> TrafficPlan | None:
+    """Return the smaller plan with which to play an act again, if the machine was too busy.
+
+    Returns None if the run counts, if no `replays` are left, or if there is no smaller plan.
+    """
+    return plan.smaller() if replays and verdict.outcome == "too_busy" else None
+
+
 async def run_as_table(
-    acts: Iterable[Act], plan: TrafficPlan, clock: Clock, rng: Random, console: Console
+    acts: Iterable[Act],
+    plan: TrafficPlan,
+    clock: Clock,
+    rng: Random,
+    console: Console,
+    replays: int = 0,
 ) -> Outcome:
-    """Run the acts, print each of them as a table, and return the worst outcome."""
+    """Run the acts, print each of them as a table, and return the worst outcome.
+
+    If the machine is too busy for an act, the act is played again with half the traffic, at most
+    `replays` times. The acts that follow have the smaller traffic, too.
+    """
     outcomes: list[Outcome] = []
     for act in acts:
         about = act.about(plan)
@@ -201,20 +223,31 @@ async def run_as_table(
         console.print(Text(title, style="bold"))
         console.print("\n".join(about.sentences), highlight=False)
         console.print()
-        tell = _rows(act, console)
-        verdict = await _with_bar(act, plan, clock, rng, tell)
-        _end(console, verdict, plan)
-        console.print()
+        left = replays
+        while True:
+            verdict = await _with_bar(act, plan, clock, rng, _rows(act, console))
+            again = next_plan(plan, verdict, left)
+            _end(console, verdict, plan, again)
+            console.print()
+            if again is None:
+                break
+            plan, left = again, left - 1
         outcomes.append(verdict.outcome)
     return worst(outcomes)
 
 
 async def run_as_json(
-    acts: Iterable[Act], plan: TrafficPlan, clock: Clock, rng: Random, write: Write
+    acts: Iterable[Act],
+    plan: TrafficPlan,
+    clock: Clock,
+    rng: Random,
+    write: Write,
+    replays: int = 0,
 ) -> Outcome:
     """Run the acts, print one JSON object per line, and return the worst outcome.
 
-    For each act this prints its snapshots, then its verdict.
+    For each act this prints its snapshots, then its verdict. An act for which the machine is too
+    busy is played again, as by `run_as_table`.
     """
 
     def tell(event: ActSnapshot | ActVerdict) -> None:
@@ -222,7 +255,13 @@ async def run_as_json(
 
     outcomes: list[Outcome] = []
     for act in acts:
-        verdict = await _with_bar(act, plan, clock, rng, tell)
-        tell(verdict)
+        left = replays
+        while True:
+            verdict = await _with_bar(act, plan, clock, rng, tell)
+            tell(verdict)
+            again = next_plan(plan, verdict, left)
+            if again is None:
+                break
+            plan, left = again, left - 1
         outcomes.append(verdict.outcome)
     return worst(outcomes)

@@ -39,7 +39,7 @@ from .traffic import READS_A_WRITE, TrafficPlan
 FILL = 0.8  # the share of a partition's limit that Heatsink plans with
 COOL_DOWN_S = 5.0  # five minutes in production, too long for a demo
 WORKERS = WorkerRules(base=4, workers_max=64, drain_s=40.0, hold_s=10.0)
-GRACE_S = 1.0
+GRACE_S = 0.5
 MakeStores = Callable[[str], Stores]
 
 

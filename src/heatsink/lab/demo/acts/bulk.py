@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 
 import msgspec
@@ -12,6 +13,7 @@ from heatsink.bulk.actions import Actions, Context
 from heatsink.bulk.batch import Batch, Progress
 from heatsink.bulk.submit import hand
 from heatsink.bulk.work.consumer import Consumer
+from heatsink.errors import HeatsinkError
 from heatsink.lab.demo.act import (
     ENOUGH,
     About,
@@ -38,6 +40,7 @@ POLL_S = 0.25
 SCALING_S = 10.0  # for the number of workers to go up
 REST_S = 9.0  # for the number of workers to come down
 SUBMIT_S = 4.0
+ABANDON_S = 0.3
 WORDS = """\
 One customer submits {items:,} items, another submits twenty. In a single queue the twenty would
 wait until all the others are done.
@@ -230,10 +233,21 @@ class DemoBatch:
             await self._hs.bulk.wait(name)
 
     async def call_off(self) -> None:
-        """Cancel the large batch if it still runs, so that a stopped run leaves no work behind."""
+        """Cancel the large batch if it still runs, and wait until it has ended."""
         if self.batch is not None and not self.is_done:
             await self._hs.bulk.cancel(self.batch.id)
             await self._hs.bulk.wait(self.batch.id)
+
+    async def abandon(self) -> None:
+        """Cancel the large batch of a run that is stopped, so that it does not disturb the next.
+
+        If the queue does not answer soon, do not wait: Ctrl-C must end the demo, and the next run
+        does not count items that are left over.
+        """
+        if self.batch is not None and not self.is_done:
+            with suppress(HeatsinkError, TimeoutError):
+                async with asyncio.timeout(ABANDON_S):
+                    await self._hs.bulk.cancel(self.batch.id)
 
 
 class BulkAct:
@@ -266,8 +280,10 @@ class BulkAct:
             try:
                 await job.submit()
                 await job.until_done()
-            finally:
-                await job.call_off()
+            except BaseException:
+                await job.abandon()
+                raise
+            await job.call_off()
             await job.until_small_ones_are_done()
             await world.clock.sleep(REST_S / plan.speed)
             watching.cancel()
