@@ -24,16 +24,18 @@ SOURCES = {
     "Bulk": "bulk/bulk.py",
     "Consumer": "bulk/work/consumer.py",
     "DeploymentSettings": "client/deployment.py",
+    "Schedules": "bulk/schedules.py",
     "Heatsink": "client/heatsink.py",
 }
 NAMES = {"Heatsink": "BlockingCalls"}
 INTERNAL = {
     "Timelines": {"adopt"},
     "DeploymentSettings": {"now", "checked", "found", "warn_of_differences"},
-    "Bulk": {"close", "adopt", "is_closed", "change", "tell_done", "trace_of"},
+    "Bulk": {"close", "adopt", "is_closed", "change", "tell_done", "trace_of", "next_action"},
     "Consumer": {"run"},  # written by hand: it also ends well on Ctrl-C
     "Heatsink": {
         *("close", "log", "counters", "reads", "bulk", "timelines", "settings", "worker"),
+        "schedules",
         *("cluster_watch", "parts", "queue_watch"),
     },
 }

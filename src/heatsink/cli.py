@@ -62,6 +62,7 @@ PLACES = {
     "lab": "lab.commands:lab",
     "pin": "server.commands.operator:pin",
     "plan": "lab.plan.command:plan",
+    "schedules": "server.commands.schedules:schedules",
     "serve": "server.commands.serve:serve_command",
     "settings": "server.commands.settings:settings",
     "table": "server.commands.fsck:table",

@@ -83,13 +83,15 @@ def parse_rate(text: str) -> Rate:
 class Next(msgspec.Struct, frozen=True):
     """A batch that follows another one: `then=Next("pack", rate="10/s", then="ship")`.
 
-    It has the tenant of the batch that it follows, and its priority if `priority` is 0.
+    It has the tenant of the batch that it follows, and its priority if `priority` is 0. With
+    `each`, a result is a list, and each of its values becomes an item.
     """
 
     action: str
     rate: str | None = None
     priority: int = 0
     results: Literal["keep"] | None = None
+    each: bool = False
     then: Next | str | None = None
     otherwise: Next | str | None = None
 

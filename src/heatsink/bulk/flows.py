@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from heatsink.errors import InvalidSetting, NotFound, Unavailable
 from heatsink.primitives.checks import check_whole, shown
 
-from .actions import check_action
+from .actions import Fail, check_action
 from .batch import Batch, Failure, Next, Progress, parse_rate
 from .changes import NEXT_MARK, OTHERWISE_MARK, THEN_MARK
-from .results import Ask, ResultOptions, kept_by, read_results
+from .results import Ask, KeptResult, ResultOptions, kept_by, read_results
 
 DEPTH_MAX = 8
 PRIORITY_MAX = 1_000
-Items = AsyncIterator[dict[str, Any]]
+Items = AsyncIterator[Any]
 
 
 class FlowOptions(ResultOptions, total=False):
@@ -124,9 +124,19 @@ async def _done(batch: Batch, told: dict[str, Any], ask: Ask) -> Items:
     async for result in read_results(batch, ask, with_items=True):
         count += result.lap <= told["lap"]
         if result.lap == told["lap"]:
-            yield {"index": result.index, "item": result.item, "result": result.value}
+            if batch.then is None or not batch.then.each:
+                yield {"index": result.index, "item": result.item, "result": result.value}
+                continue
+            for value in _list_of(result):
+                yield value
     if count != told["done"]:
         raise Unavailable(f"{count:,} results are left of {told['done']:,} items that were done")
+
+
+def _list_of(result: KeptResult) -> list[Any]:
+    if not isinstance(result.value, list):
+        raise Fail(f"each=True needs a list from the handler, not {shown(result.value)}")
+    return result.value
 
 
 async def _failed(told: dict[str, Any], failures: AsyncIterator[Failure]) -> Items:

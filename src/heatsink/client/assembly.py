@@ -16,6 +16,7 @@ from random import Random
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
+from heatsink.bulk.schedules import Schedules
 from heatsink.coordinator.coordination import Coordination, CoordinationSettings
 from heatsink.coordinator.explainer import Explainer
 from heatsink.coordinator.keys import StorePartitions
@@ -137,6 +138,7 @@ class Assembly:
         self.name = f"{plan.settings.name or gethostname()}:{getpid()}:{rng.getrandbits(32):08x}"
         self.deployment = DeploymentSettings(plan.settings, registry, self.name, plan.hooks, owner)
         settings = self.deployment.now
+        self.schedules = Schedules(registry, self.name, owner)
         self.registry = registry
         self.news = news
         self.tracker = tracker
@@ -196,7 +198,7 @@ class Assembly:
 
     def _make_loops(self, leader: Leader) -> list[Turn]:
         """Make the leader's loops for the queue's workers and, if one is set, for a cluster."""
-        loops: list[Turn] = [self.queue.loop_of(leader)]
+        loops: list[Turn] = [self.queue.loop_of(leader), self.queue.schedules_of(leader)]
         if self._settings.cluster:
             self.cluster = _make_cluster_watch(
                 self._settings, leader, self.name, self._clock, self._hooks

@@ -19,6 +19,7 @@ from .blocking_calls import (
     BlockingCounters,
     BlockingDeploymentSettings,
     BlockingLog,
+    BlockingSchedules,
     BlockingTimelines,
 )
 from .connect import connect
@@ -136,6 +137,12 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
         """The settings of the whole deployment, and the values in force in this process."""
         self._loop.check()
         return BlockingDeploymentSettings(self._loop, self._part.settings)
+
+    @property
+    def schedules(self) -> BlockingSchedules:
+        """Schedules: batches that start by themselves at certain times."""
+        self._loop.check()
+        return BlockingSchedules(self._loop, self._part.schedules)
 
     @cached_property
     def _bulk(self) -> BlockingBulk:

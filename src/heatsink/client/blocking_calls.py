@@ -5,15 +5,15 @@ Each class has the calls of its asynchronous twin, and they block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Unpack
 
-from heatsink.bulk.actions import Action
 from heatsink.bulk.batch import Batch, Failure, Progress, Result
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.moving import MoveProgress
 from heatsink.bulk.plan import PartitionPlace, QueuePlan
+from heatsink.bulk.schedules import ScheduleOptions, Schedules, ScheduleStatus
 from heatsink.bulk.submit import BatchOptions
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.deployment import DeploymentSettings, SettingInForce
@@ -625,11 +625,6 @@ class BlockingBulk:
         """
         return self._loop.call(self._part.retry_failed, id)
 
-    @property
-    def next_action(self) -> Action:
-        """The built-in action that submits the batches that follow an ended batch."""
-        return self._part.next_action
-
 
 class BlockingConsumer:
     """Runs items of the queue, with several workers in each queue partition that it owns.
@@ -717,6 +712,64 @@ class BlockingDeploymentSettings:
         Every process then uses the value that it was started with, or the default.
         """
         return self._loop.call(self._part.unset, name, reason=reason)
+
+
+class BlockingSchedules:
+    """`hs.schedules`: batches that start by themselves at certain times.
+
+    The leader of the deployment submits them, so some process must coordinate::
+
+        hs.schedules.set("report", "send", cron="0 9 * * MON-FRI", zone="Europe/Berlin")
+        print(hs.schedules.get("report").next_ms)
+    """
+
+    def __init__(self, loop: LoopThread, part: Schedules) -> None:
+        self._loop = loop
+        self._part = part
+
+    def all(self) -> list[ScheduleStatus]:
+        """Return all schedules, by name: `for one in hs.schedules.all(): print(one.next_ms)`"""
+        return self._loop.run(self._part.all)
+
+    def get(self, name: str) -> ScheduleStatus:
+        """Return a schedule with its last and its next start.
+
+        Raises `NotFound` if there is none with this name::
+
+            print(hs.schedules.get("report").last_batch)
+        """
+        return self._loop.run(self._part.get, name)
+
+    def set(
+        self,
+        name: str,
+        action: str,
+        items: Sequence[Any] | None = None,
+        *,
+        reason: str = "set",
+        by: str = "",
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleStatus:
+        """Add a schedule, or change the one with this name. It needs `every` or `cron`.
+
+        Each batch has these `items`, at most 32 KiB of JSON values. Without items it has one, which
+        names the schedule and the time. Raises `InvalidSetting` for a value that is not valid::
+
+            hs.schedules.set("tidy", "delete-old", [{"days": 30}], every=3600)
+        """
+        return self._loop.call(self._part.set, name, action, items, reason=reason, by=by, **options)
+
+    def pause(self, name: str, *, reason: str = "paused") -> None:
+        """Start no more batches until `resume`: `hs.schedules.pause("report")`"""
+        return self._loop.call(self._part.pause, name, reason=reason)
+
+    def resume(self, name: str, *, reason: str = "resumed") -> None:
+        """Go on after `pause`, from now on: `hs.schedules.resume("report")`"""
+        return self._loop.call(self._part.resume, name, reason=reason)
+
+    def remove(self, name: str, *, reason: str = "removed") -> None:
+        """Remove a schedule; its batches stay: `hs.schedules.remove("report")`"""
+        return self._loop.call(self._part.remove, name, reason=reason)
 
 
 class BlockingCalls:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Never, Unpack
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.plan import place_in
+from heatsink.bulk.schedules import Schedules
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.coordinator.coordination import Hottest
 from heatsink.coordinator.explainer import Explanation
@@ -271,6 +272,11 @@ class Heatsink:
     def settings(self) -> DeploymentSettings:
         """The settings of the whole deployment, and the values in force in this process."""
         return self.parts.deployment
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules: batches that start by themselves at certain times."""
+        return self.parts.schedules
 
     @property
     def rules(self) -> BucketRules:

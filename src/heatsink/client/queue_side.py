@@ -14,6 +14,7 @@ from typing import Any
 
 from heatsink.bulk.scaling.policy import POLICIES, WorkerPolicy
 from heatsink.coordinator.loops import BackgroundLoop, Leader
+from heatsink.coordinator.schedules import ScheduleWatch
 from heatsink.coordinator.workers import QueueWatch
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import Clock
@@ -51,6 +52,7 @@ class QueueSide:
     hooks: Hooks
     opened: Queue | None = None
     _loop: WorkersLoop | None = None
+    _schedules: SchedulesLoop | None = None
 
     @cached_property
     def queue(self) -> Queue:
@@ -99,6 +101,11 @@ class QueueSide:
         if "timelines" in self.__dict__:  # made by the first call that needs them
             self.timelines.adopt(settings.timelines)
 
+    def schedules_of(self, leader: Leader) -> SchedulesLoop:
+        """Make the leader's loop that starts schedules, and return it."""
+        self._schedules = SchedulesLoop(self, leader)
+        return self._schedules
+
     def loop_of(self, leader: Leader) -> WorkersLoop:
         """Make the leader's control loop for the queue's workers, and return it."""
         self._loop = WorkersLoop(self, leader)
@@ -110,7 +117,9 @@ class QueueSide:
         return self._loop.watch if self._loop and self.opened else None
 
     async def stop(self) -> None:
-        """Cancel the running turn, if any, of the control loop for the queue's workers."""
+        """Cancel the running turns, if any, of the control loops of the queue."""
+        if self._schedules is not None:
+            await self._schedules.close()
         if self._loop is not None and self.opened:
             await self._loop.close()
 
@@ -154,6 +163,22 @@ class WorkersLoop:
 
     def adopt(self, settings: Settings) -> None:
         self._policy.adopt(settings.scaling, settings.workers)
+
+    async def close(self) -> None:
+        await self._turns.close()
+
+
+class SchedulesLoop:
+    """Starts schedules while this process leads. The first start opens the queue."""
+
+    def __init__(self, side: QueueSide, leader: Leader) -> None:
+        self._watch = ScheduleWatch(
+            side.registry, lambda: side.queue.bulk, leader, side.clock, side.hooks
+        )
+        self._turns = BackgroundLoop(self._watch)
+
+    async def run_once(self) -> list[Decision]:
+        return await self._turns.run_once() if self._watch.is_time else []
 
     async def close(self) -> None:
         await self._turns.close()

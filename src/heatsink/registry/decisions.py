@@ -67,6 +67,8 @@ def _pinned(kind: Kind, value: int | None, text: str) -> str:
         return "adopted"
     if kind is Kind.DECLARED:
         return "declared"
+    if kind in (Kind.SCHEDULE, Kind.STARTED):
+        return "removed" if value is None else "set" if kind is Kind.SCHEDULE else "started"
     unit = "worker" if kind is Kind.WORKERS else "bucket"
     return "unpinned" if value is None else f"pinned to {counted(value, unit)}"
 

@@ -63,6 +63,12 @@ GET /v1/settings
 GET /v1/settings/{name}
 PUT /v1/settings/{name}
 DELETE /v1/settings/{name}
+GET /v1/schedules
+GET /v1/schedules/{name}
+PUT /v1/schedules/{name}
+DELETE /v1/schedules/{name}
+POST /v1/schedules/{name}/pause
+POST /v1/schedules/{name}/resume
 GET /v1/queue-partitions
 GET /v1/cluster
 PUT /v1/queue-partitions/{partition}/pin

@@ -24,6 +24,7 @@ TOPICS = {
     "/v1/heat": "Keys and decisions",
     "/v1/keys": "Keys and decisions",
     "/v1/decisions": "Keys and decisions",
+    "/v1/schedules": "Bulk actions",
     "/v1/settings": "Keys and decisions",
 }
 OTHERS = "This server"
@@ -34,6 +35,8 @@ IN_PATHS = {
     "/v1/counters/{key}": "/v1/counters/video:42:views",
     "/v1/keys/{key}": "/v1/keys/conv_abc123",
     "/v1/settings/{name}": "/v1/settings/rules.buckets_max",
+    "/v1/schedules/{name}/": "/v1/schedules/report/",
+    "/v1/schedules/{name}": "/v1/schedules/report",
     "/messages/{id}": "/messages/0192f0c1-7a5b-7c3e-9d41-5b8f3a2e6c10",
     "/v1/timelines/{user}": "/v1/timelines/ada",
     "/v1/bulk/{name}/": "/v1/bulk/BATCH/",
@@ -50,6 +53,7 @@ BODIES = {
     "put_keys_key_pin": '{"buckets": 4, "reason": "launch at noon"}',
     "post_heat": '{"keys": [{"key": "conv_abc123", "writes_s": 950}], "server": "api-7"}',
     "put_timelines_user_mode": '{"mode": "pull", "reason": "on television tonight"}',
+    "put_schedules_name": '{"action": "report", "cron": "0 9 * * MON-FRI"}',
     "put_settings_name": '{"value": 16, "reason": "pages cost too many queries"}',
     "put_queue_partitions_partition_pin": '{"workers": 8, "reason": "slow items"}',
 }

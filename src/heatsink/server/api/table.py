@@ -7,9 +7,10 @@ from typing import Any
 
 from heatsink.bulk.batch import Failure, Progress, Result
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.schedules import Schedules
 
 from . import bulk_shapes, shapes
-from .calls import bulk, cluster, operations, system
+from .calls import bulk, cluster, operations, schedules, system
 from .calls import data as conversations
 from .calls import data as counters
 from .calls import data as timelines
@@ -22,6 +23,7 @@ TIMELINE = "/v1/timelines/{user}"
 BATCH = "/v1/bulk/{name}"
 PIN = "/v1/keys/{key}/pin"
 SETTING = "/v1/settings/{name}"
+SCHEDULE = "/v1/schedules/{name}"
 MODE = TIMELINE + "/mode"
 
 read = partial(Route, "GET")
@@ -309,6 +311,56 @@ OPERATIONS = (
         "Remove a setting of the deployment: each process uses its own value or the default again.",
         shapes.SettingLine,
         scope="admin",
+        problems={404: ""},
+        audited=True,
+    ),
+    read(
+        "/v1/schedules",
+        schedules.show_all,
+        "The schedules, with their last and next starts.",
+        schedules.ScheduleLines,
+    ),
+    read(
+        SCHEDULE,
+        schedules.show,
+        "One schedule.",
+        schedules.ScheduleLine,
+        problems={404: ""},
+    ),
+    Route(
+        "PUT",
+        SCHEDULE,
+        schedules.put,
+        "Add or replace a schedule: a batch that starts at certain times.",
+        schedules.ScheduleLine,
+        scope="operate",
+        body=schedules.NewSchedule,
+        problems={409: "There are too many schedules"},
+        audited=True,
+    ),
+    Route(
+        "DELETE",
+        SCHEDULE,
+        schedules.remove,
+        "Remove a schedule. Its batches stay.",
+        schedules.Removed,
+        scope="operate",
+        problems={404: ""},
+        audited=True,
+    ),
+    write(
+        SCHEDULE + "/pause",
+        schedules.steer(Schedules.pause),
+        "Start no more batches of a schedule.",
+        schedules.ScheduleLine,
+        problems={404: ""},
+        audited=True,
+    ),
+    write(
+        SCHEDULE + "/resume",
+        schedules.steer(Schedules.resume),
+        "Resume a paused schedule, from now on.",
+        schedules.ScheduleLine,
         problems={404: ""},
         audited=True,
     ),

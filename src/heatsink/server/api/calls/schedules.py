@@ -1,0 +1,118 @@
+"""Handlers for schedules: list, show, set, pause, resume and remove them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from heatsink.bulk.schedules import Schedules, ScheduleStatus
+from heatsink.server.api.requests import Call, Handler, Reply
+from heatsink.server.api.shapes import NoQuery, Reason, Strict
+
+from .data import from_ms
+
+
+class NewSchedule(Strict, frozen=True):
+    """A schedule: `action` with `items`, and `every` or `cron`. `by` names who sets it."""
+
+    action: Annotated[str, Meta(min_length=1, max_length=100)]
+    items: list[Any] | None = None
+    items_from: Annotated[str, Meta(max_length=100)] = ""
+    every: Annotated[float, Meta(ge=1, description="Seconds between two starts.")] | None = None
+    cron: Annotated[str, Meta(max_length=256)] = ""
+    zone: Annotated[str, Meta(max_length=100)] | None = None
+    missed: Literal["skip", "once"] = "skip"
+    tenant: Annotated[str, Meta(min_length=1, max_length=256)] = "default"
+    priority: Annotated[int, Meta(ge=-1_000, le=1_000)] = 0
+    rate: str | None = None
+    reason: Reason = "set"
+    by: Annotated[str, Meta(max_length=200)] = ""
+
+
+class ScheduleLine(msgspec.Struct, frozen=True):
+    """A schedule with its last and its next start. Without `every_s`, `cron` says when it runs."""
+
+    name: str
+    action: str
+    items: int | None
+    """The number of items of each batch; null if the schedule names none."""
+    items_from: str
+    every_s: int
+    cron: str
+    zone: str
+    missed: str
+    tenant: str
+    priority: int
+    rate: str | None
+    paused: bool
+    version: int
+    by: str
+    next: datetime | None
+    last: datetime | None
+    last_batch: str
+
+
+class ScheduleLines(msgspec.Struct, frozen=True):
+    schedules: list[ScheduleLine]
+
+
+class Removed(msgspec.Struct, frozen=True):
+    removed: str
+
+
+def line_of(status: ScheduleStatus) -> ScheduleLine:
+    """Return the schedule as the HTTP API and the commands show it."""
+    one = status.schedule
+    return ScheduleLine(
+        name=one.name,
+        action=one.action,
+        items=None if one.items is None else len(one.items),
+        items_from=one.items_from,
+        every_s=one.every_s,
+        cron=one.cron,
+        zone=one.zone,
+        missed=one.missed,
+        tenant=one.tenant,
+        priority=one.priority,
+        rate=one.rate,
+        paused=one.paused,
+        version=one.version,
+        by=one.by,
+        next=None if status.next_ms is None else from_ms(status.next_ms),
+        last=None if status.last_ms is None else from_ms(status.last_ms),
+        last_batch=status.last_batch,
+    )
+
+
+async def show_all(call: Call[NoQuery, None]) -> Reply:
+    return Reply(ScheduleLines([line_of(each) for each in call.service.hs.schedules.all()]))
+
+
+async def show(call: Call[NoQuery, None]) -> Reply:
+    return Reply(line_of(call.service.hs.schedules.get(call.path["name"])))
+
+
+async def put(call: Call[NoQuery, NewSchedule]) -> Reply:
+    wish = msgspec.structs.asdict(call.body)
+    optional = ("every", "cron", "zone", "items_from", "rate")
+    options = {name: of for name, of in wish.items() if of or name not in optional}
+    options["by"] = call.body.by or "the HTTP API"
+    return Reply(line_of(await call.service.hs.schedules.set(call.path["name"], **options)))
+
+
+async def remove(call: Call[NoQuery, None]) -> Reply:
+    await call.service.hs.schedules.remove(call.path["name"])
+    return Reply(Removed(call.path["name"]))
+
+
+def steer(change: Callable[[Schedules, str], Awaitable[None]]) -> Handler:
+    async def steered(call: Call[NoQuery, None]) -> Reply:
+        schedules, name = call.service.hs.schedules, call.path["name"]
+        await change(schedules, name)
+        return Reply(line_of(schedules.get(name)))
+
+    return steered

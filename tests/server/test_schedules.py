@@ -1,0 +1,99 @@
+"""`heatsink schedules` and `/v1/schedules`, through a server and through the store alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from heatsink.cli import main
+from tests.processes import Served, serving
+from tests.waiting import until
+
+ACTIONS = """
+from heatsink.bulk import Actions
+
+actions = Actions()
+
+
+@actions.action("count")
+async def count(item, context):
+    return None
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/fleet.db"
+
+
+@pytest.fixture(scope="module")
+def server(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "scheduled_app.py").write_text(ACTIONS)
+    with serving(folder, "--store", store, "--actions", "scheduled_app:actions") as served:
+        yield served
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments], env={"COLUMNS": "200"})
+
+
+def answered(*arguments: str) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_server_starts_what_is_scheduled(server: Served) -> None:
+    where = ("--server", server.url)
+    order = ("--every", "1", "--items", "[1, 2]", "--tenant", "acme", "--missed", "once")
+    line = answered("schedules", "set", "tick", "count", *order, *where)
+    assert (line["items"], line["every_s"], line["version"], line["missed"]) == (2, 1, 1, "once")
+    assert "@" in line["by"]
+
+    def batches() -> list[Any]:
+        found = answered("bulk", "list", "--tenant", "acme", *where)
+        return [batch for batch in found if batch["state"] == "done"]
+
+    until(lambda: len(batches()) >= 2)
+    ids = {batch["id"] for batch in batches()}
+    assert all(id.startswith("schedule:tick:1:20") and id.endswith("Z") for id in ids)
+    assert run("schedules", "pause", "tick", *where).stdout == "tick: paused\n"
+    (line,) = answered("schedules", "list", *where)
+    assert (line["paused"], line["next"], line["version"]) == (True, None, 2)
+    assert line["last_batch"].startswith("schedule:tick:1:")
+    answered("schedules", "resume", "tick", *where)
+    until(lambda: any(":tick:3:" in batch["id"] for batch in batches()))
+    answered("schedules", "remove", "tick", *where)
+    assert "There are no schedules." in run("schedules", "list", *where).stdout
+    gone = run("schedules", "remove", "tick", *where)
+    assert gone.exit_code != 0
+    assert "there is no schedule 'tick'" in gone.stderr
+
+
+def test_a_schedule_is_set_through_the_store_alone(tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:///{tmp_path}/own.db")
+    when = ("--cron", "0 9 * * MON-FRI", "--zone", "Europe/Berlin")
+    done = run("schedules", "set", "report", "count", *when, *store)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("report runs count (0 9 * * MON-FRI Europe/Berlin), next 20")
+    assert "0 9 * * MON-FRI Europe/Berlin" in run("schedules", "list", *store).stdout
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        (("--cron", "0 9 * *"), "it needs 5 fields"),
+        (("--every", "60", "--items", "[1"), "--items must be a JSON array"),
+        ((), "a schedule needs every or cron"),
+    ],
+)
+def test_a_wrong_schedule_is_refused(server: Served, order: tuple[str, ...], why: str) -> None:
+    refused = run("schedules", "set", "wrong", "count", *order, "--server", server.url)
+    assert refused.exit_code == 2
+    assert why in refused.stderr
