@@ -12,6 +12,7 @@ import pytest
 from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.reads import BlockingReads, ReadSettings
 from heatsink.testing import ManualClock
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -32,13 +33,12 @@ def test_many_threads_make_one_load(reads: BlockingReads) -> None:
 
     def load() -> int:
         loads.append(1)
-        gate.wait(5)
+        gate.wait(PATIENCE_S)
         return 7
 
     with ThreadPoolExecutor(32) as pool:
         readers = [pool.submit(reads.get, "k", load) for _ in range(32)]
-        while reads.stats().coalesced < 31:
-            pass
+        until(lambda: reads.stats().coalesced >= 31, "readers wait")
         gate.set()
         assert {reader.result() for reader in readers} == {7}
     assert len(loads) == 1
@@ -48,13 +48,12 @@ def test_an_error_reaches_those_who_waited_and_nobody_else(reads: BlockingReads)
     gate = Event()
 
     def fail() -> int:
-        gate.wait(5)
+        gate.wait(PATIENCE_S)
         raise ValueError("no")
 
     with ThreadPoolExecutor(4) as pool:
         readers = [pool.submit(reads.get, "k", fail) for _ in range(4)]
-        while reads.stats().coalesced < 3:
-            pass
+        until(lambda: reads.stats().coalesced >= 3, "readers wait")
         gate.set()
         assert {str(reader.exception()) for reader in readers} == {"no"}
     assert reads.get("k", lambda: 1) == 1
@@ -64,16 +63,14 @@ def test_a_thread_that_is_interrupted_tells_the_others_to_retry(reads: BlockingR
     gate = Event()
 
     def interrupted() -> int:
-        gate.wait(5)
+        gate.wait(PATIENCE_S)
         raise SystemExit
 
     with ThreadPoolExecutor(2) as pool:
         leader = pool.submit(reads.get, "k", interrupted)
-        while not reads.stats().loads:
-            pass
+        until(lambda: reads.stats().loads, "loads")
         follower = pool.submit(reads.get, "k", lambda: 1)
-        while not reads.stats().coalesced:
-            pass
+        until(lambda: reads.stats().coalesced, "coalesced")
         gate.set()
         assert isinstance(follower.exception(), Unavailable)
         assert isinstance(leader.exception(), SystemExit)
@@ -84,13 +81,12 @@ def test_nobody_waits_for_ever() -> None:
     reads, gate = BlockingReads(ReadSettings(patience_s=0.05)), Event()
 
     def hang() -> int:
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
         return 1
 
     leader = Thread(target=lambda: reads.get("k", hang))
     leader.start()
-    while not reads.stats().loads:
-        pass
+    until(lambda: reads.stats().loads, "loads")
     with pytest.raises(Unavailable, match=r"0\.05 s"):
         reads.get("k", lambda: 2)
     gate.set()
@@ -128,13 +124,12 @@ def test_after_forget_nobody_gets_what_was_loaded_before(reads: BlockingReads) -
     gate = Event()
 
     def old() -> str:
-        gate.wait(5)
+        gate.wait(PATIENCE_S)
         return "old"
 
     with ThreadPoolExecutor(1) as pool:
         before = pool.submit(reads.get, "k", old)
-        while not reads.stats().loads:
-            pass
+        until(lambda: reads.stats().loads, "loads")
         reads.forget("k")
         assert reads.get("k", lambda: "new") == "new"
         gate.set()

@@ -15,6 +15,7 @@ from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.stores.dynamodb.client import ASK_EVERY_S, ChainCredentials
 from heatsink.stores.dynamodb.wire.signing import Credentials
 from heatsink.testing import ManualClock
+from tests.waiting import PATIENCE_S
 
 
 class Chain:
@@ -28,7 +29,7 @@ class Chain:
 
     def get_frozen_credentials(self) -> SimpleNamespace:
         self.asked += 1
-        assert self.may_answer.wait(10)
+        assert self.may_answer.wait(PATIENCE_S)
         if self.failure is not None:
             raise self.failure
         n = self.asked

@@ -18,6 +18,7 @@ from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.testing import ManualClock
 from heatsink.testing.redis import RedisCluster, RedisSentinel, RedisServer
 from tests.servers import patient, patient_url, real
+from tests.waiting import soon
 
 AWKWARD = "p@ss/wörd%"
 
@@ -131,9 +132,7 @@ async def run_all(connection: Connection, command: str, keys: list[str]) -> None
 
 
 async def until_alone(server: RedisServer) -> None:
-    async with asyncio.timeout(10):
-        while "connected_clients:1\r" not in server.command("INFO", "clients"):
-            await asyncio.sleep(0.01)
+    await soon(lambda: "connected_clients:1\r" in server.command("INFO", "clients"), "left alone")
 
 
 async def test_a_redis_that_answers_nothing_is_given_up_on(clock: ManualClock) -> None:
