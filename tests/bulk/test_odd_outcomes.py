@@ -10,7 +10,7 @@ import pytest
 
 from heatsink.bulk import Context, Fail, RateLimited, Retry
 from heatsink.bulk.store import Outcome
-from heatsink.bulk.work import pool as attempts
+from heatsink.bulk.work import handler_errors as attempts
 from heatsink.bulk.work.pool import WorkerPool
 from heatsink.stores.memory.queue.queue import MemoryQueue
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import heatsink
 from heatsink.bulk import Actions, BulkSettings
 from heatsink.bulk.actions import Fail
-from heatsink.bulk.work.consumer import webhook_action
+from heatsink.bulk.work.webhooks import webhook_action
 from heatsink.errors import InvalidSetting
 
 PREFIX = "https://hooks.example.com/ok"
@@ -118,7 +118,7 @@ class _Context:
 def would_call(url: str, *prefixes: str, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """What the worker calls; None if it refuses."""
     called: list[str] = []
-    monkeypatch.setattr("heatsink.bulk.work.consumer._post", lambda url, *_: called.append(url))
+    monkeypatch.setattr("heatsink.bulk.work.webhooks._post", lambda url, *_: called.append(url))
     try:
         webhook_action(prefixes).handler({"url": url, "state": "done"}, _Context())
     except Fail:

@@ -3,6 +3,7 @@
 from .actions import Actions, Context, Fail, RateLimited, Retry
 from .batch import Batch, Failure, Next, Progress, Rate, Result
 from .bulk import Bulk
+from .limits import Limit
 from .settings import BulkSettings
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Context",
     "Fail",
     "Failure",
+    "Limit",
     "Next",
     "Progress",
     "Rate",

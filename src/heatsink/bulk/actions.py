@@ -21,14 +21,16 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.allowed_urls import check_prefixes
 from heatsink.primitives.checks import check_names, check_number, check_whole, shown
 
+from .limits import Declared, Limit, check_equal, check_limits
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-OPTIONS = ("max_attempts", "timeout_s", "backoff_s", "backoff_max_s", "together", "item")
+OPTIONS = ("max_attempts", "timeout_s", "backoff_s", "backoff_max_s", "together", "item", "limits")
 ATTEMPTS_MAX = 1_000
 TOGETHER_MAX = 1_000
 DAY_S = 86_400.0
 BINARY = (bytes, bytearray, memoryview)
-BUILT_IN = "heatsink."  # prefix of the actions that every worker has
 TEXT_FOR_NUMBER = re.compile("Expected `[^`]*(int|float|bool)[^`]*`, got `str`")
+BUILT_IN = "heatsink."  # prefix of the actions that every worker has
 NEXT = f"{BUILT_IN}next"  # submits the batches that follow an ended batch
 WEBHOOK = f"{BUILT_IN}webhook"  # posts a batch's outcome to a URL
 Once = Callable[["Context", str, bytes, int], Awaitable[None]]
@@ -177,6 +179,8 @@ class Action:
     """The type of the items. Each stored item is converted to this type before the handler runs; an
     item that does not fit fails. The decorator takes a dataclass, a `msgspec.Struct`, a `TypedDict`
     or a pydantic model from the annotation of the handler's first parameter."""
+    limits: tuple[Limit, ...] = ()
+    """The limits that every item of the action needs a place at: see `Limit`."""
     middleware: tuple[Middleware, ...] = ()
     """The context managers around each run. The decorator sets those of the `Actions`."""
     read: Callable[[Any], Any] | None = field(init=False, default=None)
@@ -189,6 +193,7 @@ class Action:
         check_number("backoff_s", self.backoff_s, 0, DAY_S)
         check_number("backoff_max_s", self.backoff_max_s, 0, DAY_S)
         check_whole("together", self.together, 1, TOGETHER_MAX)
+        object.__setattr__(self, "limits", check_limits(self.name, self.limits))
         if not callable(self.handler):
             raise InvalidSetting(
                 f"handler must be a function, not {shown(self.handler)}", field="handler"
@@ -259,9 +264,13 @@ class Actions:
             is_async = _is_any(handler, iscoroutinefunction)
             found = {"item": declared_type(handler, options.get("together", 1) != 1), **options}
             around = tuple(self.middleware)
-            self._actions[name] = Action(
-                name, handler, is_async=is_async, middleware=around, **found
-            )
+            action = Action(name, handler, is_async=is_async, middleware=around, **found)
+            for other in self._actions.values():
+                for known in other.limits:
+                    for limit in action.limits:
+                        if limit.name == known.name:
+                            check_equal(known, limit, f"for action {other.name!r}")
+            self._actions[name] = action
             return handler
 
         return register
@@ -303,6 +312,15 @@ class Actions:
 
     def __len__(self) -> int:
         return len(self._actions)
+
+
+def declared_limits(actions: Actions) -> Declared:
+    """Return the limits of these actions, as a worker announces them."""
+    found = [action for name in actions if (action := actions.get(name))]
+    return Declared(
+        {limit.name: limit for action in found for limit in action.limits},
+        {action.name: tuple(limit.name for limit in action.limits) for action in found},
+    )
 
 
 def _check_parameters(name: str, handler: Callable[..., Any]) -> None:

@@ -47,7 +47,7 @@ and how many items are missing (-1: all items up to the end of the chunk)."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_item = msgspec.msgpack.Decoder().decode
-_decode = msgspec.msgpack.Decoder(tuple[int, list[Any]]).decode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 # -- the record --------------------------------------------------------------------------------
@@ -154,7 +154,8 @@ class Batch(msgspec.Struct, frozen=True):
     lost its newest writes may assign a version twice. No item starts before `start_ms`. With
     `result_bytes`, what handlers return is kept: at most this many bytes per item. The batch is
     kept for `keep_ms` after its end; 0 means `KEEP_MS`. When the batch has ended, `then` gets the
-    items that are done, and `otherwise` those that failed.
+    items that are done, and `otherwise` those that failed. `limits` are
+    the limits of the action when the batch was opened, and what each counts apart.
     """
 
     id: str
@@ -184,6 +185,7 @@ class Batch(msgspec.Struct, frozen=True):
     keep_ms: int = 0
     then: Next | None = None
     otherwise: Next | None = None
+    limits: tuple[tuple[str, str, str], ...] = ()
 
     def next(self) -> Batch:
         """Return the record with the next version and a new tag, as it will be stored."""
@@ -361,13 +363,19 @@ def _changed(value: object) -> str | None:
     return None
 
 
-def packed(first: int, bodies: list[bytes]) -> bytes:
-    """Encode a chunk: the index of its first item, and its encoded items."""
-    return _encode((first, [msgspec.Raw(body) for body in bodies]))
+def packed(first: int, bodies: list[bytes], indexes: Sequence[int] = ()) -> bytes:
+    """Encode a chunk: the index of its first item, and its encoded items.
+
+    If the indexes of the items are not consecutive, pass all of them as `indexes`.
+    """
+    raw = [msgspec.Raw(body) for body in bodies]
+    return _encode((first, raw, indexes) if indexes else (first, raw))
 
 
-def unpacked(body: bytes) -> tuple[int, list[Any]]:
-    return _decode(body)
+def unpacked(body: bytes) -> tuple[Sequence[int], list[Any]]:
+    """Return the indexes of a chunk's items, and the items."""
+    first, items, *indexes = _decode(body)
+    return (indexes[0] if indexes else range(first, first + len(items))), items
 
 
 def digest_of(body: bytes) -> int:

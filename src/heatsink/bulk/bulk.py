@@ -31,6 +31,7 @@ from .batch import (
     only_item,
     parse_rate,
 )
+from .limits import Announcements
 from .moving import MoveProgress, Mover
 from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
 from .reconcile import Opening, Patience, Reconciler, check_known, is_odd
@@ -83,17 +84,16 @@ class Bulk:
         self._stores = stores
         self._settings = settings
         self._webhooks = check_prefixes("webhooks", settings.webhooks)
-        self._clock = clock
-        self._rng = rng
+        self._clock, self._rng = clock, rng
         self._patience = Patience(settings.deadline_s, clock, rng, Opening(self._open))
         self.reconciler = Reconciler(stores, self._patience, clock, self.tell_done)
         self._ended: deque[tuple[str, int]] = deque(maxlen=ENDED_MAX)  # known to be durable
         self.owner = self._patience.owner
         self._ask_results = partial(self._patience.call, stores.queue.results)
         self.hooks = hooks
-        self._first = founding(settings, stores.home)
-        self._singles = Singles(stores, self._patience, self.plan, clock, rng)
-        self._is_warned = False
+        self._first, self._is_warned = founding(settings, stores.home), False
+        self._limits = Announcements(partial(self._patience.call, stores.places.declared), clock)
+        self._singles = Singles(stores, self._patience, self.plan, self._limits, clock, rng)
 
     def adopt(self, weights: Mapping[str, float]) -> None:
         """Use these weights of tenants for batches that are submitted from now on."""
@@ -213,6 +213,7 @@ class Bulk:
         spread: bool,
         fingerprint: Fingerprint | None = None,
     ) -> Batch:
+        wanted = await self._limits.added(wanted)
         known = await self._patience.call(self._stores.batches.open, wanted)
         changes.check_same(known, wanted)
         if known.is_sealed:
@@ -221,7 +222,7 @@ class Bulk:
                 return await self._accepted_before(known, wanted, items, fingerprint)
             batch = known
         else:
-            kept = ("submitted_ms", "version", "tag", "start_ms")
+            kept = ("submitted_ms", "version", "tag", "start_ms", "limits")
             batch = replace(wanted, **{name: getattr(known, name) for name in kept})
             if wanted.rate is not None:
                 await self._declare(wanted, wanted.rate)

@@ -460,5 +460,5 @@ def failure(part: PartPlace, failed: FailedItem) -> Failure:
         gap = int(failed.place.partition(":")[0]), failed.offset, 1
         reason = f"{failed.reason} (the queue's server has lost the item's body)"
         return Failure(span_of_gap(part.runs, gap)[0], None, reason, failed.tries)
-    first, items = unpacked(failed.body)
-    return Failure(first + failed.offset, items[failed.offset], failed.reason, failed.tries)
+    indexes, items = unpacked(failed.body)
+    return Failure(indexes[failed.offset], items[failed.offset], failed.reason, failed.tries)

@@ -11,8 +11,8 @@ While calls are under way, further submissions wait and share the next call: its
 for the disk are divided among them. All items of a call go to one partition, and calls take the
 partitions in turn.
 
-Whatever else a batch may have, such as a rate limit, goes the general way (`bulk/submit.py`). So
-does a batch whose id has a record, which may have been accepted before.
+Whatever else a batch may have, such as a rate or limits, goes the general way (`bulk/submit.py`).
+So does a batch whose id has a record, which may have been accepted before.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from heatsink.primitives.clock import Clock, now_ms
 
 from . import changes
 from .batch import Batch, PartPlace, digest_of, encoded, packed, plain
+from .limits import Announcements
 from .plan import QueuePlan
 from .reconcile import Patience, check_known
 from .store import Chunk, QueueStores, Single
@@ -63,10 +64,12 @@ class Singles:
         stores: QueueStores,
         patience: Patience,
         plan: Callable[[], Awaitable[QueuePlan]],
+        limits: Announcements,
         clock: Clock,
         rng: Random,
     ) -> None:
         self._stores = stores
+        self._limits = limits
         self._patience = patience
         self._read_plan = plan
         self._clock = clock
@@ -86,6 +89,7 @@ class Singles:
         general way. Raises `InvalidBody` for the item, and `InvalidSetting` if its action is
         unknown.
         """
+        batch = await self._limits.added(batch)
         if any(getattr(batch, name) != default for name, default in _OTHERS):
             return None
         item = plain(item)

@@ -16,6 +16,7 @@ import msgspec
 from heatsink.registry.decisions import SoftStore
 
 from .batch import Batch, Gap, PartEnd, PartPlace, Rate
+from .limits import Offer, PlaceStore
 from .plan import QueuePlan
 
 Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry", "limit"]
@@ -518,16 +519,16 @@ class MoveStore(Protocol):
 
 
 class Bell(Protocol):
-    """Wakes consumers when a part is released or resumed.
-
-    A notification may get lost, so consumers also poll the store.
-    """
+    """Wakes consumers. A notification may get lost, so consumers also poll the store."""
 
     async def wait(self, timeout_s: float) -> set[int]:
-        """Wait until a part is released or resumed, for `timeout_s` at most.
+        """Wait until a part is released or resumed, or a place is offered, at most `timeout_s`.
 
         Returns the partitions in which parts were released or resumed since the last call.
         """
+
+    def offers(self) -> list[Offer]:
+        """Return the places at limits that were offered since the last call."""
 
 
 class ServerHealth(msgspec.Struct, frozen=True):
@@ -583,6 +584,7 @@ class QueueStores:
     losses: LossStore
     batches: BatchStore
     limits: LimitStore
+    places: PlaceStore
     fleet: FleetStore
     bell: Bell
     soft: SoftStore

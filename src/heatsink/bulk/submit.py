@@ -63,6 +63,7 @@ from .batch import (
     plain,
 )
 from .flows import FlowOptions, flow_by
+from .groups import Grouper, common_lane, is_grouped, of_group
 from .reconcile import Patience
 from .store import BatchStore, Chunk, Part, PartCounts, PartitionLoad, QueueStores
 
@@ -71,7 +72,7 @@ HAND_SHARE = 4  # a batch uses at most one in four partitions
 YIELD_ITEMS = 1_000  # items between two yields to the event loop
 _in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 BLOCK_CHUNKS = 5  # chunks per call
-CALLS_MAX = 4  # concurrent calls
+CALLS_MAX = 4  # concurrent calls; four times as many while items are grouped
 RUN_SHARE = 32  # consecutive calls to one partition: 1, later 1/32 of the calls so far
 WINDOW_BYTES = 32 << 20  # unconfirmed chunks to keep, in case they must be staged again
 CONFIRMS_MAX = 20  # failed confirmations in a row before the submission gives up
@@ -81,6 +82,9 @@ LEFT_BEHIND = "the submission stopped halfway"
 TEXT_MAX = 256
 PRIORITY_MAX = 1_000
 AHEAD_S_MAX = 366 * 86_400.0
+
+Spread = tuple[int, str]
+"""A part of a submission: its partition and its lane."""
 
 
 # -- options -------------------------------------------------------------------------------------
@@ -174,7 +178,8 @@ class Submission:
         self._fingerprint = fingerprint
         self._generation = f"{rng.getrandbits(64):016x}"
         self._limited = False
-        self._staged: dict[int, Staged] = {}
+        self._lane = common_lane(batch) if batch.limits else batch.lane
+        self._staged: dict[Spread, Staged] = {}
         self._loads: dict[int, float] = {}
         self._calls: list[asyncio.Task[None]] = []
         self._blocks = 0
@@ -183,8 +188,9 @@ class Submission:
         self._window_bytes = 0
 
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch:
-        lane = self._batch.lane
-        self._limited = await self._patience.call(self._stores.limits.rate_of, lane) is not None
+        lane, rate_of = self._batch.lane, self._stores.limits.rate_of
+        is_rated = await self._patience.call(rate_of, lane) is not None
+        self._limited = is_rated or bool(self._batch.limits)
         if now_ms(self._clock) - self._batch.submitted_ms > FRESH_S * 1000:
             await self._renew()  # the record of an earlier submission
         freshening = asyncio.ensure_future(self._stay_fresh())
@@ -205,6 +211,9 @@ class Submission:
         most = FOLLOWING_BYTES_MAX if is_following else ITEM_BYTES_MAX
         chunker, block = Chunker(most), [Packed(0, 0, b"")][:0]
         wanted = Cursor(self._batch.missing) if self._restores else None
+        if self._batch.limits and is_grouped(self._batch):
+            await self._stage_groups(items, wanted)
+            return
         async for given in each("items", items):
             item = given if type(given) is dict else plain(given)
             is_wanted = wanted is None or wanted.has(chunker.count)
@@ -223,6 +232,17 @@ class Submission:
         if self._restores:
             self._check_same(chunker.count)
 
+    async def _stage_groups(
+        self, items: Iterable[Any] | AsyncIterable[Any], wanted: Cursor | None
+    ) -> None:
+        """Stage items with different limit keys: each set of keys gets a part of its own."""
+        grouper, fingerprint = Grouper(self._batch, wanted), self._fingerprint
+        async for lane, full in grouper.chunks(items, fingerprint.add if fingerprint else None):
+            await self._stage([full], lane)
+        await self._finish_calls(0)
+        if self._restores:
+            self._check_same(grouper.count)
+
     def _check_same(self, items: int) -> None:
         """Raise `IdReused` unless the submitted items are those that the batch was accepted with.
 
@@ -238,17 +258,19 @@ class Submission:
                 self._batch, replace(self._batch, fingerprint=self._fingerprint.text)
             )
 
-    async def _stage(self, block: list[Packed]) -> None:
-        partition = await self._next_partition()
-        staged = self._staged.setdefault(partition, Staged())
+    async def _stage(self, block: list[Packed], lane: str = "") -> None:
+        """Send chunks to a part. Chunks of one group go to one partition."""
+        partition = of_group(self._shard, lane) if lane else await self._next_partition()
+        spread = partition, lane or self._lane
+        staged = self._staged.setdefault(spread, Staged())
         chunks = [staged.add(full) for full in block]
         items = sum(chunk.count for chunk in chunks)
         self._loads[partition] = self._loads.get(partition, 0.0) + items
-        self._calls.append(asyncio.ensure_future(self._send(partition, chunks)))
+        self._calls.append(asyncio.ensure_future(self._send(spread, chunks)))
         self._window_bytes += sum(len(chunk.body) for chunk in chunks)
         if self._window_bytes > WINDOW_BYTES:
             await self._confirm()
-        await self._finish_calls(CALLS_MAX - 1)
+        await self._finish_calls((4 * CALLS_MAX if lane else CALLS_MAX) - 1)
 
     async def _next_partition(self) -> int:
         """Return the partition for the next call, chosen as the less loaded of two random ones.
@@ -271,10 +293,8 @@ class Submission:
         )
         self._loads = dict(zip(self._shard, map(_weight, known), strict=True))
 
-    async def _send(self, partition: int, chunks: list[Chunk]) -> None:
-        await self._patience.call(
-            self._stores.queue.stage, partition, self._part(partition), chunks
-        )
+    async def _send(self, spread: Spread, chunks: list[Chunk]) -> None:
+        await self._patience.call(self._stores.queue.stage, spread[0], self._part(spread), chunks)
 
     async def _stay_fresh(self) -> None:
         """Renew the record and the parts regularly, even while the caller's items come slowly."""
@@ -293,7 +313,7 @@ class Submission:
         self._batch = kept or self._batch
 
     async def _touch(self) -> None:
-        await asyncio.gather(*(self._send(partition, []) for partition in list(self._staged)))
+        await asyncio.gather(*(self._send(spread, []) for spread in list(self._staged)))
 
     async def _finish_calls(self, most: int) -> None:
         while len(self._calls) > most:
@@ -302,8 +322,10 @@ class Submission:
             self._calls = [call for call in self._calls if call not in done]
             await asyncio.gather(*ended)  # raises the first error
 
-    def _part(self, partition: int) -> Part:
-        return part_of(self._batch, self._generation, partition, self._limited)
+    def _part(self, spread: Spread) -> Part:
+        partition, lane = spread
+        generation = self._generation if lane == self._lane else f"{self._generation}/{lane}"
+        return part_of(self._batch, generation, partition, self._limited, lane)
 
     # -- confirming ------------------------------------------------------------------------
 
@@ -316,22 +338,22 @@ class Submission:
         for _ in range(CONFIRMS_MAX):
             found = await self._patience.call(self._stores.barrier.parts, places)
             wrong = [
-                (place.partition, counts)
-                for place, counts in zip(places, found, strict=True)
-                if not self._staged[place.partition].is_as_sent(counts)
+                (spread, counts)
+                for spread, counts in zip(sorted(self._staged), found, strict=True)
+                if not self._staged[spread].is_as_sent(counts)
             ]
             if not wrong:
                 break
-            for partition, counts in wrong:
-                await self._stage_again(partition, counts)
+            for spread, counts in wrong:
+                await self._stage_again(spread, counts)
         else:
             raise Overloaded("the queue's servers keep losing staged items: check the servers")
         for staged in self._staged.values():
             staged.confirm()
         self._window_bytes = 0
 
-    async def _stage_again(self, partition: int, found: PartCounts | None) -> None:
-        staged = self._staged[partition]
+    async def _stage_again(self, spread: Spread, found: PartCounts | None) -> None:
+        staged, partition = self._staged[spread], spread[0]
         if (found.size if found else 0) < staged.confirmed:
             raise Overloaded(
                 f"the server of queue partition {partition} lost items after confirming them"
@@ -343,18 +365,18 @@ class Submission:
             self._batch.id,
         )
         for first in range(0, len(staged.window), BLOCK_CHUNKS):
-            await self._send(partition, staged.window[first : first + BLOCK_CHUNKS])
+            await self._send(spread, staged.window[first : first + BLOCK_CHUNKS])
 
     def _places(self) -> list[PartPlace]:
         return [
             PartPlace(
-                self._part(partition).id,
-                partition,
+                self._part(spread).id,
+                spread[0],
                 staged.items,
                 staged.digest,
                 tuple(staged.runs),
             )
-            for partition, staged in sorted(self._staged.items())
+            for spread, staged in sorted(self._staged.items())
         ]
 
     # -- sealing ---------------------------------------------------------------------------
@@ -427,10 +449,10 @@ class Submission:
 
     async def _drop_parts(self, keep: Batch | None) -> None:
         kept = {part.id for part in keep.parts} if keep else set()
-        for partition in self._staged:
-            part = self._part(partition).id
+        for spread in self._staged:
+            part = self._part(spread).id
             if part not in kept:
-                await self._stores.queue.steer(partition, part, "drop")
+                await self._stores.queue.steer(spread[0], part, "drop")
 
 
 @dataclass
@@ -548,7 +570,9 @@ def is_left_behind(batch: Batch, at_ms: int) -> bool:
     return batch.state == "open" and at_ms - max(batch.submitted_ms, batch.renewed_ms) > LEFT_MS
 
 
-def part_of(batch: Batch, generation: str, partition: int, limited: bool = False) -> Part:
+def part_of(
+    batch: Batch, generation: str, partition: int, limited: bool = False, lane: str = ""
+) -> Part:
     """Return a batch's part in a partition, for one submission of the batch."""
     return Part(
         id=part_id(batch.id, generation, partition),
@@ -556,7 +580,7 @@ def part_of(batch: Batch, generation: str, partition: int, limited: bool = False
         tenant=batch.tenant,
         action=batch.action,
         submitted_ms=batch.submitted_ms,
-        lane=batch.lane,
+        lane=lane or batch.lane,
         limited=limited,
         weight=batch.weight,
         priority=batch.priority,

@@ -170,6 +170,7 @@ def linked_queue(stores: QueueStores, link: Link) -> QueueStores:
         losses=far(stores.losses),
         batches=far(stores.batches),
         limits=far(stores.limits),
+        places=far(stores.places),
         fleet=far(stores.fleet),
         barrier=far(stores.barrier),
         moves=far(stores.moves),

@@ -162,5 +162,5 @@ class Audit:
 
 
 def item_at(share: Share, place: Place) -> tuple[str, int]:
-    first, _ = unpacked(share.chunks[place[0]].body)
-    return share.part.batch, first + place[1]
+    indexes, _ = unpacked(share.chunks[place[0]].body)
+    return share.part.batch, indexes[place[1]]

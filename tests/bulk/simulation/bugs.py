@@ -130,9 +130,9 @@ def parts_released_before_the_seal() -> Iterator[None]:
     seal = Submission._seal
 
     async def hasty(self: Submission) -> Batch:
-        for partition in self._staged:
-            part = self._part(partition).id
-            await self._stores.queue.steer(partition, part, "release")
+        for spread in self._staged:
+            part = self._part(spread).id
+            await self._stores.queue.steer(spread[0], part, "release")
         return await seal(self)
 
     with patch.object(Submission, "_seal", hasty):
@@ -272,10 +272,10 @@ async def _verified_only(self: Submission) -> list[int]:
     """The partitions whose part is not as it was sent, by a read that makes nothing durable."""
     await self._finish_calls(0)
     wrong = []
-    for place in self._places():
+    for spread, place in zip(sorted(self._staged), self._places(), strict=True):
         found = await self._patience.call(self._stores.queue.part, place.partition, place.id)
-        if not self._staged[place.partition].is_as_sent(found):
-            await self._stage_again(place.partition, found)
+        if not self._staged[spread].is_as_sent(found):
+            await self._stage_again(spread, found)
             wrong.append(place.partition)
     return wrong
 

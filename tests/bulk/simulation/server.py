@@ -31,6 +31,7 @@ CHANGES = {
     "singles": {"accept"},
     "batches": {"open", "update", "restore", "forget"},
     "limits": {"declare", "reserve", "refused"},
+    "places": {"hold", "free", "declare"},
     "moves": {"close_place", "prepare", "learn", "take"},
     "fleet": {"join", "leave", "own", "disown", "plan", "change", "made_durable"},
 }
@@ -45,6 +46,7 @@ class Call(NamedTuple):
     time_s: float
     true_s: float
     knew: Memory
+    run: int = 0
 
 
 class Memory(SlotWitness):
@@ -149,6 +151,7 @@ class LossyServer(MemoryQueueServer):
             losses=routed("queue"),
             batches=routed("batches"),
             limits=routed("limits"),
+            places=routed("places"),
             fleet=routed("fleet"),
             bell=plain.bell,
             soft=plain.soft,
@@ -187,9 +190,11 @@ class LossyServer(MemoryQueueServer):
         return await self._run(call)
 
     def _call(self, store: str, method: str, arguments: tuple[Any, ...], knew: Memory) -> Call:
-        return Call(store, method, arguments, self._server_clock.now_s(), self.true_s(), knew)
+        now_s, run = self._server_clock.now_s(), self.machines[HOME].run
+        return Call(store, method, arguments, now_s, self.true_s(), knew, run)
 
     def _run(self, call: Call) -> Coroutine[Any, Any, Any]:
+        self.places.server[0] = f"run {call.run}"
         store = self if call.store == "server" else getattr(self, call.store)
         if isinstance(store, Timed):
             store = store.seen_by(call.knew)
@@ -241,6 +246,7 @@ class LossyServer(MemoryQueueServer):
             self.batches._gone_s.clear()
             self.limits._limits.clear()
             self.limits._times.clear()
+            self.places.homes.clear()
             fleet = self.fleet._fleet
             fleet.members.clear()
             fleet.offered_ms.clear()

@@ -11,37 +11,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from http.client import HTTPException
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Never
-from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
-
-import msgspec
 
 from heatsink.bulk.actions import (
-    WEBHOOK,
-    Action,
     Actions,
-    Fail,
     Once,
-    Retry,
+    declared_limits,
     no_store,
 )
 from heatsink.bulk.batch import Batch, State
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.limits import LimitBook
 from heatsink.bulk.plan import LEGACY, QueuePlan
 from heatsink.bulk.store import QueueStores, Verb
 from heatsink.bulk.submit import LEFT_BEHIND, give_up
-from heatsink.errors import Closed, HeatsinkError, InvalidInput
-from heatsink.primitives.allowed_urls import allowed_url, check_prefixes
+from heatsink.errors import Closed, HeatsinkError, InvalidInput, Misconfigured, Retryable
 from heatsink.primitives.checks import (
     CheckedStruct,
     check_kind,
     check_number,
     check_whole,
-    shown,
-    shown_url,
 )
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.subjects import Kind, Subject
@@ -50,6 +41,7 @@ from heatsink.registry.decisions import Targets
 from .handler_errors import HandlerErrors
 from .pool import Terms
 from .pump import Pump, WorkMeter
+from .webhooks import webhook_action
 
 logger = logging.getLogger("heatsink")
 VERBS: dict[State, Verb] = {"cancelling": "cancel", "paused": "pause"}
@@ -60,6 +52,7 @@ ASK_S = 1.0  # how often to ask a partition whether it is idle
 ASK_PER_S = 256  # partitions: a process with more of them asks each less often
 OWN_AT_ONCE = 128  # partitions
 CHORES_S = 60.0
+ANNOUNCED = 3  # rounds for which a process's limits stay announced
 LOSSES_S = 2.0
 TARGETS_S = 1.0
 BELL_S = 1.0
@@ -135,6 +128,7 @@ class Consumer:
         self._housekeeping = Housekeeping(stores, bulk, clock)
         self._activity = Activity(stores, clock)
         self._targets = Targets()
+        self._book = LimitBook(declared_limits(self._actions))
         self._pumps: dict[int, Pump] = {}
         self._tasks: dict[Pump, asyncio.Task[None]] = {}
         self._stopped = asyncio.Event()
@@ -164,7 +158,8 @@ class Consumer:
         """Run items until `stop` is called, then give up the partitions and return.
 
         The lifespan of the `Actions` surrounds all of this. Raises `Closed` if the client is closed
-        meanwhile. Errors of the lifespan are raised, too::
+        meanwhile, and `Misconfigured` if other workers declare a limit of these actions in another
+        way. Errors of the lifespan are raised, too::
 
             running = asyncio.create_task(hs.worker(actions).run())
         """
@@ -179,8 +174,11 @@ class Consumer:
             (self._look_for_losses, LOSSES_S),
             (self._find_work, TIDY_S),
             (self._follow_targets, TARGETS_S),
+            (self._announce, self._settings.member_s),
             (self._listen, 0.0),
         )
+        with suppress(Retryable):  # the round repeats it
+            await self._announce()
         loops = [asyncio.ensure_future(self._repeat(*one)) for one in rounds]
         try:
             await self._stopped.wait()
@@ -284,7 +282,8 @@ class Consumer:
 
     def _terms(self) -> Terms:
         lease_s, once = self._settings.lease_s, self._once
-        return Terms(self.name, lease_s, once, self._errors, self._hooks, self._state)
+        book, hooks = self._book, self._hooks
+        return Terms(self.name, lease_s, once, self._errors, book, hooks, self._state)
 
     async def _hand_off(self, partition: int) -> None:
         pump = self._pumps.pop(partition)
@@ -355,6 +354,28 @@ class Consumer:
             if pump := self._pumps.get(partition):
                 self._activity.note(partition)
                 pump.ring()
+        for offer in self._stores.bell.offers():
+            if pump := self._pumps.get(offer.partition):
+                pump.offered(offer.limit, offer.key)
+
+    async def _announce(self) -> None:
+        """Announce the limits of this process's actions, so that `submit` groups items by them.
+
+        Raises `Misconfigured` if another live process declares a limit in another way.
+        """
+        own = self._book.own
+        if self._book.is_empty:
+            return
+        ttl_ms = int(self._settings.member_s * ANNOUNCED * 1000)
+        announced = await self._stores.places.declare(self.name, own, ttl_ms)
+        for name, limit in own.limits.items():
+            known = announced.limits.get(name, limit)
+            if known != limit:
+                raise Misconfigured(
+                    f"limit {name!r} is declared as `{limit}` here, and as `{known}` by other "
+                    "workers that run: declare it equally everywhere, or stop the others first",
+                    field="limits",
+                )
 
     # -- ending ----------------------------------------------------------------------------
 
@@ -557,44 +578,3 @@ class Housekeeping:
         most = max(partitions, default=-1) + 1
         if most > plan.high_water:
             await self._stores.fleet.change(plan.reaching(most))
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """Refuses redirects: an allowed URL must not lead to a URL that is not allowed."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def webhook_action(allowed: Sequence[str]) -> Action:
-    """Return the built-in action that posts a batch's outcome to a URL.
-
-    `allowed` are the URL prefixes that this worker may call.
-    """
-    return Action(WEBHOOK, _handler(allowed), max_attempts=10, is_async=False)
-
-
-def _handler(allowed: Sequence[str]) -> Callable[[dict[str, Any], Any], None]:
-    prefixes = check_prefixes("webhooks", allowed)
-
-    def call(item: dict[str, Any], context: Any) -> None:
-        url = allowed_url(item["url"], prefixes)
-        if url is None:
-            refused = shown(shown_url(str(item["url"])))
-            raise Fail(f"the webhook {refused} is not in the worker's Actions(webhooks=[…])")
-        outcome = {name: value for name, value in item.items() if name != "url"}
-        _post(url, msgspec.json.encode(outcome), context.idempotency_key)
-
-    return call
-
-
-def _post(url: str, body: bytes, key: str) -> None:
-    headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-    request = Request(url, body, headers, method="POST")  # noqa: S310 (the prefix was checked)
-    try:
-        with build_opener(_NoRedirects).open(request, timeout=TIMEOUT_S):
-            return
-    except HTTPError as refusal:
-        raise Retry(reason=f"the webhook answered {refusal.code}") from None
-    except (OSError, HTTPException) as error:
-        raise Retry(reason=f"the webhook did not answer ({error})") from None

@@ -1,4 +1,6 @@
-"""Reports the exceptions of handlers to the hooks, with their tracebacks, at a bounded rate.
+"""What the exceptions of handlers mean for their items, and how they are reported.
+
+The hooks get the exceptions with their tracebacks, at a bounded rate.
 
 Exceptions of one type in one action are of one kind. The first exception of each kind is reported
 immediately. Further exceptions of this kind are counted. After `EVERY_S` seconds the next one is
@@ -8,17 +10,26 @@ A handler raises `Fail`, `Retry` and `RateLimited` on purpose, so these are not 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
+from math import isnan
+from random import Random
 from traceback import format_exception
 
-from heatsink.bulk.actions import Context, Fail, RateLimited, Retry
+from heatsink.bulk.actions import Action, Context, Fail, RateLimited, Retry
+from heatsink.bulk.store import FAILED, RETRY, Setback
+from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import Attribute, Hooks
+from heatsink.primitives.retry import Pauses
 from heatsink.primitives.words import counted
 
 EVERY_S = 60.0
 KINDS_MAX = 1_000
+REASON_MAX = 500
+UNKNOWN_S = (1.0, 5.0)
+DELAY_S_MAX = 30 * 86_400.0
 CHOSEN = (Fail, Retry, RateLimited)
 
 
@@ -73,3 +84,96 @@ def _is_encodable(error: BaseException) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# -- what an exception means for its item -------------------------------------------------------
+
+
+class BadAnswer(Exception):
+    """A handler returned a value that is not a valid result for its items."""
+
+
+class TimedOut(Exception):
+    """The handler did not return in time."""
+
+
+class PlaceLost(Exception):
+    """The lease of the item's place at a limit ended, so its handler was cancelled."""
+
+
+class UnknownAction(Exception):
+    """This worker does not have the item's action. If `may_come`, another worker may have it."""
+
+    def __init__(self, why: str, may_come: bool) -> None:
+        super().__init__(why)
+        self.may_come = may_come
+
+
+class BadDelay(Exception):
+    """A handler asked for a delay that is not a number of seconds."""
+
+
+TOLD_ELSEWHERE = (
+    TimedOut,
+    PlaceLost,
+    UnknownAction,
+    asyncio.CancelledError,
+)  # and without a traceback
+
+
+def verdict(
+    action: Action, offset: int, attempt: int, error: BaseException, rng: Random
+) -> tuple[str, Setback]:
+    """Return the outcome of an item whose handler raised `error`.
+
+    The outcome is a mark (retry or failed), and the reason with the delay. `attempt` counts from 1.
+    """
+    after_s = None
+    try:
+        after_s = _asked_s(error)
+    except BadDelay as bad:
+        error = bad
+    reason = _reason(error)
+    if isinstance(error, RateLimited):
+        return RETRY, Setback(offset, reason, _ms(after_s or 0.0), counted=False)
+    if isinstance(error, PlaceLost):
+        return RETRY, Setback(offset, reason, 0, counted=False)
+    if isinstance(error, UnknownAction) and error.may_come:
+        return RETRY, Setback(offset, reason, _ms(rng.uniform(*UNKNOWN_S)), counted=False)
+    if isinstance(error, Fail) or attempt >= action.max_attempts:
+        return FAILED, Setback(offset, reason)
+    if after_s is None:
+        pauses = Pauses(action.backoff_s, action.backoff_max_s, jitter=0.5)
+        after_s = pauses.after(attempt, rng)
+    return RETRY, Setback(offset, reason, _ms(after_s))
+
+
+def _asked_s(error: BaseException) -> float | None:
+    if not isinstance(error, Retry | RateLimited):
+        return None
+    asked = error.after_s if isinstance(error, Retry) else error.retry_after_s
+    if asked is None:
+        return None
+    try:
+        delay_s = float("nan") if isinstance(asked, str | bytes) else float(asked)
+    except (TypeError, ValueError, OverflowError):
+        delay_s = float("nan")
+    if isnan(delay_s):
+        wrong = f"{type(error).__name__} takes a number of seconds, not {shown(asked)}"
+        raise BadDelay(wrong) from None
+    return delay_s
+
+
+def _reason(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # a foreign error may have a broken __str__
+        text = ""
+    if not isinstance(error, Fail | Retry | RateLimited | TimedOut | BadDelay):
+        name = type(error).__name__
+        text = f"{name}: {text}" if text else name
+    return text[:REASON_MAX].encode(errors="replace").decode()  # lone surrogates
+
+
+def _ms(seconds: float) -> int:
+    return int(min(max(seconds, 0.0), DELAY_S_MAX) * 1000)

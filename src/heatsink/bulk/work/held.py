@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from heatsink.bulk.batch import unpacked
+from heatsink.bulk.limits import Need, Needs, lane_and_needs
 from heatsink.bulk.store import (
     BACK,
     BOOKED_MS_MAX,
@@ -39,6 +40,8 @@ from heatsink.bulk.store import (
 )
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
+
+from .places import Places
 
 logger = logging.getLogger("heatsink")
 UNREADABLE = "the item's chunk cannot be read: the queue's data is damaged"
@@ -61,17 +64,21 @@ _decoded = msgspec.msgpack.Decoder(Setback).decode
 
 
 class Held:
-    """One slice under its lease."""
+    """One slice under its lease.
+
+    If its items need places at limits, `lanes` has the lane of each item.
+    """
 
     __slots__ = (
-        *("_marks", "first", "items", "lost", "open", "results", "sent", "setbacks", "slice"),
-        "used_s",
+        *("_marks", "indexes", "items", "lanes", "lost", "open", "results", "sent", "setbacks"),
+        *("slice", "used_s"),
     )
 
     def __init__(self, claimed: Slice) -> None:
         self.slice = claimed
-        self.first = claimed.start
+        self.indexes: Sequence[int] = ()
         self.items: list[Any] = []
+        self.lanes: list[str] = []
         self.open = claimed.count
         self.lost = False
         self.used_s = 0.0
@@ -87,8 +94,8 @@ class Held:
         """
         claimed = self.slice
         try:
-            first, items = unpacked(claimed.body)
-            self.first = first + claimed.start
+            indexes, items = unpacked(claimed.body)
+            self.indexes = indexes[claimed.start : claimed.start + claimed.count]
             self.items = items[claimed.start : claimed.start + claimed.count]
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
             logger.error("a chunk of batch %r cannot be read: %s", claimed.batch, error)
@@ -278,7 +285,9 @@ class Lane:
     """A rate-limited lane: each of its items needs a start time, booked in advance in `starts`.
 
     `waiting` is the number of items that are not claimed yet. `items` holds the claimed items. The
-    last booking took `took_s`. The largest grant so far was for `grant` items.
+    last booking took `took_s`. The largest grant so far was for `grant` items. Items with `needs`
+    at limits start only with `permits`: the lane has a place for so many items. Their start times
+    are booked under the lane's name without its needs, `base`.
     """
 
     starts: deque[Start] = field(default_factory=deque)
@@ -288,6 +297,14 @@ class Lane:
     took_s: float = 0.0
     grant: int = 1
     clock: HomeClock = field(default_factory=HomeClock)
+    base: str = ""
+    needs: Needs = ()
+    permits: int = 0
+
+    @property
+    def work(self) -> int:
+        """How many items wait here or in the store."""
+        return self.waiting + len(self.items)
 
     def forfeit(self, now_s: float) -> None:
         while self.starts and self.starts[0].by_s <= now_s:
@@ -296,6 +313,8 @@ class Lane:
     @property
     def start_s(self) -> float:
         """When the lane's next claimed item may start; `NEVER` without an item or a start time."""
+        if self.needs and not self.permits:
+            return NEVER
         return self.starts[0].from_s if self.starts and self.items else NEVER
 
     def after(self, now_s: float) -> float:
@@ -328,7 +347,8 @@ class Lane:
 
     @property
     def unbooked(self) -> int:
-        return self.waiting + len(self.items) - self.booked(NEVER)
+        most = min(self.work, self.permits) if self.needs else self.work
+        return most - self.booked(NEVER)
 
     @property
     def book_s(self) -> float:
@@ -347,20 +367,25 @@ class Lane:
     def take(self, now_s: float, most: int) -> list[Place]:
         """Remove and return up to `most` items that may start now."""
         taken: list[Place] = []
+        if self.needs:
+            most = min(most, self.permits)
         while self.start_s <= now_s and len(taken) < most:
             start = self.starts.popleft()
             count = min(start.size, most - len(taken), len(self.items))
             taken += [self.items.popleft() for _ in range(count)]
             if count < start.size:
                 self.starts.appendleft(start._replace(size=start.size - count))
+        if self.needs:
+            self.permits -= len(taken)
         return taken
 
 
 class Lanes:
     """All rate-limited lanes of one partition."""
 
-    def __init__(self, limits: LimitStore, clock: Clock) -> None:
+    def __init__(self, limits: LimitStore, clock: Clock, places: Places | None = None) -> None:
         self._limits = limits
+        self._places = places
         self._clock = clock
         self._lanes: dict[str, Lane] = {}
         self.idle_until_s = NEVER
@@ -371,11 +396,16 @@ class Lanes:
         """Update how many items of each lane wait in the store to be claimed."""
         known = {depth.lane: depth.waiting for depth in depths}
         self._lanes = {
-            name: self._lanes.get(name) or Lane()
+            name: self._lanes.get(name) or self._new_lane(name)
             for name in {**known, **{n: 0 for n, lane in self._lanes.items() if lane.items}}
         }
         for name, lane in self._lanes.items():
             lane.waiting = known.get(name, 0)
+
+    def _new_lane(self, name: str) -> Lane:
+        if self._places is None:
+            return Lane(base=name)
+        return Lane(base=lane_and_needs(name)[0], needs=self._places.book.needs(name))
 
     async def book(self, room: int, run: int) -> None:
         """Book start times for the lanes that will soon have none.
@@ -404,7 +434,7 @@ class Lanes:
     async def _reserve(self, name: str, lane: Lane, most: int) -> None:
         asked_s = self._clock.monotonic_s()
         try:
-            grants = await self._booked(name, min(lane.unbooked, most), lane.clock)
+            grants = await self._booked(lane.base or name, min(lane.unbooked, most), lane.clock)
         except HeatsinkError as error:
             logger.info("booking start times for a rate-limited lane failed: %s", error)
             lane.retry_s = self._clock.monotonic_s() + RETRY_S
@@ -462,8 +492,11 @@ class Lanes:
         return lacks
 
     def put(self, held: Held) -> None:
-        lane = self._lanes.setdefault(held.slice.lane, Lane())
-        lane.items += [(held, offset) for offset in range(len(held.items))]
+        for offset in range(len(held.items)):
+            name = held.lanes[offset] if held.lanes else held.slice.lane
+            if name not in self._lanes:
+                self._lanes[name] = self._new_lane(name)
+            self._lanes[name].items.append((held, offset))
         self.idle_until_s = 0.0
 
     @property
@@ -484,13 +517,48 @@ class Lanes:
         if now_s < self.idle_until_s:
             return []
         lane = min(self._lanes.values(), key=lambda lane: lane.start_s)
+        if lane.needs and self._places is not None:
+            if not self._places.is_valid(lane.needs):
+                lane.permits, self.idle_until_s = 0, 0.0
+                return []
+            taken = lane.take(now_s, together(lane.items[0][0].slice.action))
+            self._places.started(lane.needs, len(taken))
+            return taken
         return lane.take(now_s, together(lane.items[0][0].slice.action))
+
+    # -- places at limits ------------------------------------------------------------------
+
+    @property
+    def placed(self) -> list[Lane]:
+        """The lanes whose items need places at limits."""
+        return [lane for lane in self._lanes.values() if lane.needs]
+
+    def needs_of(self, places: Iterable[Place]) -> set[Need]:
+        """Return what these items need."""
+        if self._places is None:
+            return set()
+        names = {held.lanes[offset] for held, offset in places if held.lanes}
+        return {need for name in names for need in self._places.book.needs(name)}
+
+    def ended(self, places: Iterable[Place]) -> None:
+        """Give back the places of items that have ended, or keep them for the next items."""
+        for held, offset in places:
+            if not held.lanes or self._places is None:
+                continue
+            name = held.lanes[offset]
+            lane = self._lanes.get(name)
+            needs = self._places.book.needs(name)
+            if needs and self._places.ended(needs, lane) and lane is not None:
+                lane.permits += 1
+                self.idle_until_s = 0.0
 
     def due(self) -> tuple[int, float]:
         """Return how many items may start now, and the next start time after now."""
         now_s = self._forfeit()
         ready = [lane for lane in self._lanes.values() if lane.items]
-        count = sum(min(lane.booked(now_s), len(lane.items)) for lane in ready)
+        counts = (min(lane.booked(now_s), len(lane.items)) for lane in ready)
+        most = (lane.permits if lane.needs else len(lane.items) for lane in ready)
+        count = sum(map(min, counts, most))
         return count, min((lane.after(now_s) for lane in ready), default=NEVER)
 
     def clear(self) -> list[Place]:

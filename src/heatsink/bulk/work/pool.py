@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -16,7 +16,6 @@ from contextlib import (
 from dataclasses import dataclass
 from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
-from math import isnan
 from random import Random
 from typing import Any, NamedTuple
 
@@ -28,22 +27,26 @@ from heatsink.bulk.actions import (
     Fail,
     Once,
     RateLimited,
-    Retry,
 )
+from heatsink.bulk.limits import LimitBook, Need
 from heatsink.bulk.results import kept
-from heatsink.bulk.store import DONE, FAILED, RETRY, Setback
+from heatsink.bulk.store import DONE, FAILED
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
-from heatsink.primitives.retry import Pauses
 from heatsink.primitives.threads import in_thread
 
-from .handler_errors import HandlerErrors
+from .handler_errors import (
+    TOLD_ELSEWHERE,
+    BadAnswer,
+    HandlerErrors,
+    PlaceLost,
+    TimedOut,
+    UnknownAction,
+    verdict,
+)
 from .held import NEVER, Held, Lanes, Ledger, Place
 
-REASON_MAX = 500
-UNKNOWN_S = (1.0, 5.0)
-DELAY_S_MAX = 30 * 86_400.0
 logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
 YIELD_S = 0.002  # how long handlers that never await may keep the event loop
@@ -56,14 +59,15 @@ class Terms:
     """What a consumer shares with the pumps of all its partitions.
 
     A pump claims the items of one partition for the workers, under `owner` and `lease_s`. `once` is
-    the function behind `context.once`, `errors` reports the exceptions of handlers, and `state` is
-    what the application's lifespan yielded.
+    the function behind `context.once`, `errors` reports the exceptions of handlers, `book`
+    has the limits, and `state` is what the application's lifespan yielded.
     """
 
     owner: str
     lease_s: float
     once: Once
     errors: HandlerErrors
+    book: LimitBook
     hooks: Hooks = NO_HOOKS
     state: Any = None
 
@@ -189,7 +193,10 @@ class WorkerPool:
         await waiter
 
     async def _run(self, worker: Worker, job: Job) -> None:
-        job.places = [place for place in job.places if not place[0].lost]
+        lost = [place for place in job.places if place[0].lost]
+        if lost:
+            self._lanes.ended(lost)
+            job.places = [place for place in job.places if not place[0].lost]
         if not job.places:
             return
         started_s = self._clock.monotonic_s()
@@ -228,12 +235,15 @@ class WorkerPool:
 
     def _release(self, worker: Worker) -> None:
         if worker.job is not None:
+            self._lanes.ended(worker.job.places)
             worker.job = None
             self.busy -= 1
 
     def _meant(self, worker: Worker, action: Action, error: BaseException) -> BaseException:
         if worker.timed_out and isinstance(error, asyncio.CancelledError):
             return TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
+        if worker.cut_off and isinstance(error, asyncio.CancelledError):
+            return PlaceLost("the item's place at a limit could not be renewed")
         return error
 
     async def _recovers(self, worker: Worker) -> bool:
@@ -244,8 +254,8 @@ class WorkerPool:
         assert worker.task is not None
         if not worker.task.cancelling():
             return False
-        is_ours = worker.timed_out or worker.abandoned
-        worker.timed_out = False
+        is_ours = worker.timed_out or worker.abandoned or worker.cut_off
+        worker.timed_out = worker.cut_off = False
         while worker.task.cancelling():
             worker.task.uncancel()
         with suppress(asyncio.CancelledError):
@@ -280,7 +290,7 @@ class WorkerPool:
             claimed.tenant,
             claimed.action,
             claimed.submitted_ms,
-            held.first + offset,
+            held.indexes[offset],
             claimed.tries + 1,
             self._once,
             self._state,
@@ -322,6 +332,27 @@ class WorkerPool:
                 worker.task.cancel()
             elif late_s > ABANDON_S:
                 self._abandon(worker, job, action)
+
+    def cut_off(self, needs: Collection[Need]) -> None:
+        """Cancel the handlers whose items have one of these places, since its lease ends.
+
+        A handler in a thread goes on: nothing can stop it.
+        """
+        for worker in list(self._workers):
+            job, action = worker.job, worker.action
+            if job is None or action is None or worker.task is None or worker.cut_off:
+                continue
+            if self._lanes.needs_of(job.places).isdisjoint(needs):
+                continue
+            logger.warning(
+                "batch %s: a handler of %r is cancelled%s: its place at a limit could not be "
+                "renewed",
+                job.batches,
+                action.name,
+                "" if action.is_async else ", but its thread goes on",
+            )
+            worker.cut_off = True
+            worker.task.cancel()
 
     def _abandon(self, worker: Worker, job: Job, action: Action) -> None:
         logger.error(
@@ -380,7 +411,7 @@ class WorkerPool:
 
 
 class Worker:
-    __slots__ = ("abandoned", "action", "job", "started_s", "task", "timed_out")
+    __slots__ = ("abandoned", "action", "cut_off", "job", "started_s", "task", "timed_out")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -388,6 +419,7 @@ class Worker:
         self.action: Action | None = None
         self.started_s = 0.0
         self.timed_out = False
+        self.cut_off = False
         self.abandoned = False
 
 
@@ -509,82 +541,3 @@ def _keep(held: Held, offset: int, done: Done) -> Fail | None:
     except Fail as error:
         return error
     return None
-
-
-class BadAnswer(Exception):
-    """A handler returned a value that is not a valid result for its items."""
-
-
-class TimedOut(Exception):
-    """The handler did not return in time."""
-
-
-class UnknownAction(Exception):
-    """This worker does not have the item's action. If `may_come`, another worker may have it."""
-
-    def __init__(self, why: str, may_come: bool) -> None:
-        super().__init__(why)
-        self.may_come = may_come
-
-
-class BadDelay(Exception):
-    """A handler asked for a delay that is not a number of seconds."""
-
-
-TOLD_ELSEWHERE = (TimedOut, UnknownAction, asyncio.CancelledError)  # and without a traceback
-
-
-def verdict(
-    action: Action, offset: int, attempt: int, error: BaseException, rng: Random
-) -> tuple[str, Setback]:
-    """Return the outcome of an item whose handler raised `error`.
-
-    The outcome is a mark (retry or failed), and the reason with the delay. `attempt` counts from 1.
-    """
-    after_s = None
-    try:
-        after_s = _asked_s(error)
-    except BadDelay as bad:
-        error = bad
-    reason = _reason(error)
-    if isinstance(error, RateLimited):
-        return RETRY, Setback(offset, reason, _ms(after_s or 0.0), counted=False)
-    if isinstance(error, UnknownAction) and error.may_come:
-        return RETRY, Setback(offset, reason, _ms(rng.uniform(*UNKNOWN_S)), counted=False)
-    if isinstance(error, Fail) or attempt >= action.max_attempts:
-        return FAILED, Setback(offset, reason)
-    if after_s is None:
-        pauses = Pauses(action.backoff_s, action.backoff_max_s, jitter=0.5)
-        after_s = pauses.after(attempt, rng)
-    return RETRY, Setback(offset, reason, _ms(after_s))
-
-
-def _asked_s(error: BaseException) -> float | None:
-    if not isinstance(error, Retry | RateLimited):
-        return None
-    asked = error.after_s if isinstance(error, Retry) else error.retry_after_s
-    if asked is None:
-        return None
-    try:
-        delay_s = float("nan") if isinstance(asked, str | bytes) else float(asked)
-    except (TypeError, ValueError, OverflowError):
-        delay_s = float("nan")
-    if isnan(delay_s):
-        wrong = f"{type(error).__name__} takes a number of seconds, not {shown(asked)}"
-        raise BadDelay(wrong) from None
-    return delay_s
-
-
-def _reason(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # a foreign error may have a broken __str__
-        text = ""
-    if not isinstance(error, Fail | Retry | RateLimited | TimedOut | BadDelay):
-        name = type(error).__name__
-        text = f"{name}: {text}" if text else name
-    return text[:REASON_MAX].encode(errors="replace").decode()  # lone surrogates
-
-
-def _ms(seconds: float) -> int:
-    return int(min(max(seconds, 0.0), DELAY_S_MAX) * 1000)

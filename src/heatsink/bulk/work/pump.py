@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from heatsink.bulk.actions import Actions
@@ -22,12 +24,14 @@ from heatsink.bulk.store import (
     ClaimRequest,
     Outcome,
     QueueStores,
+    Setback,
     Slice,
 )
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 
 from .held import LATE_S, READY_S, Held, Lanes, Ledger
+from .places import Places
 from .pool import Terms, WorkerPool
 
 logger = logging.getLogger("heatsink")
@@ -48,6 +52,9 @@ PAUSE_S = 0.2  # after a failed call
 UNANSWERED_S = 120.0  # how long an unanswered claim may still be applied
 PACE_S = 0.05
 PACE_WEIGHT = 0.5
+UNGROUPED_MAX = 64  # items of batches that are not grouped by limits, and wait here for places
+POSTPONED_MS = (500.0, 2_000.0)
+UNGROUPED = "waits for a place at a limit"
 
 
 class Pump:
@@ -71,7 +78,13 @@ class Pump:
         self._clock = clock
         self._rng = rng
         self._ledger = Ledger()
-        self._lanes = Lanes(stores.limits, clock)
+        self._seats, self._guard = Nudge(), Nudge()
+        self._book = terms.book
+        self._places: Places | None = None
+        if not terms.book.is_empty:
+            about = (terms.owner, partition, terms.lease_s)
+            self._places = Places(stores.places, terms.book, *about, clock, rng, self._seats)
+        self._lanes = Lanes(stores.limits, clock, self._places)
         self._nudge, self._news = Nudge(), Nudge()
         self._depths, self._ready, self._holding = Nudge(), Nudge(), Nudge()
         self._pace = Pace()
@@ -107,8 +120,16 @@ class Pump:
         """Poll rarely until `ring`: the partition is idle, and the consumer asks about it."""
         self.rests = True
 
+    def offered(self, limit: str, key: str) -> None:
+        """Ask a limit again: it has offered this partition a place."""
+        if self._places is not None:
+            self._places.offered(limit, key)
+
     def _on_change(self) -> None:
         self._news()
+        if self._places is not None:
+            self._seats()
+            self._depths()
         if self._has_more and self.pool.backlog <= self._ahead // 2:
             self._nudge()
 
@@ -119,13 +140,20 @@ class Pump:
 
         After `hand_off` or `stop`, wait until the store has the outcomes of all claimed items.
         """
-        duties = (self._send_outcomes, self._mind, self._book_starts, self._call_workers)
+        duties: list[Callable[[], Awaitable[None]]]
+        duties = [self._send_outcomes, self._mind, self._book_starts, self._call_workers]
+        if self._places is not None:
+            duties.append(partial(self._keep_places, self._places))
+            duties.append(partial(self._guard_places, self._places))
         others = [asyncio.ensure_future(self._always(duty)) for duty in duties]
         try:
             while not self._stopping:
                 await self._nudge.wait(await self._turn())
             while not self.is_empty:
                 await self._clock.sleep(PAUSE_S)
+            if self._places is not None:
+                with suppress(HeatsinkError):
+                    await self._places.leave()
         finally:
             for other in others:
                 other.cancel()
@@ -230,7 +258,7 @@ class Pump:
         takes = [self.pool.together(each.action) for each in claimed.slices]
         self._together = min(takes, default=self._together)
         for held in self._ledger.take(claimed.slices):
-            if held.slice.limited:
+            if (self._places and self._needs_places(held)) or held.slice.limited:
                 self._lanes.put(held)
             else:
                 self.pool.put(held)
@@ -242,6 +270,47 @@ class Pump:
         self._depths()
         self._ready()
         self._holding()
+        if self._places is not None:
+            self._seats()
+
+    def _needs_places(self, held: Held) -> bool:
+        """Find out which limits the items need places at. Returns whether they need any.
+
+        A batch that was submitted before any worker announced its action's limits is not grouped
+        by them. Of its items, a few wait here for places, and the others are postponed.
+        """
+        claimed, book = held.slice, self._book
+        if not book.has_limits(claimed.action):
+            return False
+        names = [
+            book.lane_for(claimed.lane, claimed.action, claimed.tenant, item) for item in held.items
+        ]
+        held.lanes = names
+        is_grouped = all(name == claimed.lane for name in names)
+        if not is_grouped and self._lanes.held >= UNGROUPED_MAX:
+            for offset in range(len(names)):
+                delay_ms = int(self._rng.uniform(*POSTPONED_MS))
+                held.mark(offset, ord(RETRY), 0.0, Setback(offset, UNGROUPED, delay_ms, False))
+            held.items = []
+            self._ledger.changed(held)
+        return True
+
+    async def _keep_places(self, places: Places) -> None:
+        """Take, renew and give back places at limits."""
+        while True:
+            now_s, room = self._clock.monotonic_s(), self._room()
+            await self._seats.wait(places.due_s(self._lanes.placed, room) - now_s)
+            has_more = await places.turn(self._lanes.placed, self._room())
+            self._guard()
+            if has_more:
+                self._depths()
+
+    async def _guard_places(self, places: Places) -> None:
+        """Cancel handlers before the lease of their places ends, even while a renewal waits."""
+        while True:
+            await self._guard.wait(places.stop_s - self._clock.monotonic_s())
+            if cut := places.cut_off():
+                self.pool.cut_off(cut)
 
     async def _book_starts(self) -> None:
         """Book start times, in a separate loop: claims must not wait for servers of rate limits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heatsink.bulk.limits import Offer
 from heatsink.bulk.plan import founding
 from heatsink.bulk.reconcile import routed
 from heatsink.bulk.settings import BulkSettings
@@ -13,6 +14,7 @@ from heatsink.stores.memory.messages import MemorySoft
 
 from .homes import MemoryBarrier, MemoryBatches, MemoryFleet, MemoryLimits, MemorySingles
 from .moves import MemoryMoves
+from .places import MemoryPlaces
 from .queue import MemoryBell, MemoryQueue
 
 FIRST = founding(BulkSettings(), "memory://")
@@ -27,11 +29,16 @@ class MemoryQueueServer:
         self.queue = MemoryQueue(clock)
         self.batches = MemoryBatches(clock)
         self.limits = MemoryLimits(clock)
+        self.places = MemoryPlaces(clock, self._offer)
         self.fleet = MemoryFleet(clock, self.queue)
         self.singles = MemorySingles(clock, self.queue, self.batches, self.limits)
         self.barrier = MemoryBarrier(self.queue, self.batches, self.fleet)
         self.moves = MemoryMoves(self.queue)
         self._soft: list[SoftDecision] = []
+
+    def _offer(self, offer: Offer) -> None:
+        for bell in self.queue.bells:
+            bell.offer(offer)
 
     def stores(self, clock: Clock | None = None) -> QueueStores:
         """Return the stores of one process, whose clock is `clock`.
@@ -52,6 +59,7 @@ class MemoryQueueServer:
             losses=queue,
             batches=self.batches,
             limits=self.limits.seen_by(witness),
+            places=self.places.seen_by(witness),
             fleet=self.fleet.seen_by(witness),
             bell=bell,
             moves=self.moves,

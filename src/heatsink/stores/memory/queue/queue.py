@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd
+from heatsink.bulk.limits import Offer
 from heatsink.bulk.plan import PlaceClosed, spot_of
 from heatsink.bulk.store import (
     BACK,
@@ -420,6 +421,7 @@ class MemoryBell:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._rung: set[int] = set()
+        self._offers: list[Offer] = []
         self._waiter: asyncio.Future[None] | None = None
 
     def ring(self, partition: int) -> None:
@@ -427,8 +429,17 @@ class MemoryBell:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def offer(self, offer: Offer) -> None:
+        self._offers.append(offer)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def offers(self) -> list[Offer]:
+        offers, self._offers = self._offers, []
+        return offers
+
     async def wait(self, timeout_s: float) -> set[int]:
-        if not self._rung:
+        if not self._rung and not self._offers:
             self._waiter = asyncio.get_running_loop().create_future()
             pause = asyncio.ensure_future(self._clock.sleep(timeout_s))
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from heatsink.bulk.batch import KEEP_MS
@@ -17,6 +18,7 @@ from heatsink.stores.redis.news import RedisSoft
 from .durability import Doctor, RedisBarrier
 from .homes import RedisBatches, RedisBell, RedisFleet, RedisLimits
 from .keys import QueueKeys, QueuePlaces, place_address
+from .places import RedisPlaces, own_name
 from .queue import RedisMoves, RedisQueue
 from .scripts import Now, SlotClock, server_time
 from .singles import RedisSingles
@@ -32,10 +34,11 @@ def open_queue(
     rng: Random,
     settings: BulkSettings = DEFAULTS,
     now_ms: Now = server_time,
+    server: Callable[[], str] = own_name,
 ) -> QueueStores:
     """Open the queue at `url`, with the stage, places and durability in `settings`.
 
-    In tests, `now_ms` replaces the server's clock.
+    In tests, `now_ms` replaces the server's clock, and `server` its name.
     """
     keys = QueueKeys(settings.stage)
     homes = QueuePlaces(url, clock, rng)
@@ -61,6 +64,7 @@ def open_queue(
         losses=queue,
         batches=RedisBatches(homes.home, keys),
         limits=RedisLimits(homes.home, keys, time),
+        places=RedisPlaces(homes.home, keys, time, clock, server),
         fleet=RedisFleet(homes.home, keys, queue, time),
         bell=bell,
         moves=RedisMoves(queue),

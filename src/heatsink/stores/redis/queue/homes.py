@@ -14,6 +14,7 @@ from redis import exceptions
 
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, Rate
+from heatsink.bulk.limits import Offer
 from heatsink.bulk.plan import QueuePlan
 from heatsink.bulk.store import ANNOUNCED_MS, LATE_MS, Grants
 from heatsink.errors import HeatsinkError
@@ -31,8 +32,10 @@ PAGE = 100
 _BATCH = msgspec.msgpack.Decoder(Batch)
 _packed = msgspec.msgpack.Encoder().encode
 _OPERATIONS = ("declare", "reserve", "refused", "rate")
+_OFFER = msgspec.msgpack.Decoder(Offer)
 _PLAN = msgspec.msgpack.Decoder(QueuePlan)
 _ANY_VERSION = "-inf"
+OFFER = b"\x93"  # an array of three, which no number begins with
 LISTEN_S = 5.0
 AGAIN_S = 1.0
 TROUBLE = (exceptions.RedisError, HeatsinkError, OSError, TimeoutError, RuntimeError)
@@ -261,6 +264,7 @@ class RedisBell:
         self._clock = clock
         self._rng = rng
         self._rung: set[int] = set()
+        self._offers: list[Offer] = []
         self._ring = asyncio.Event()
         self._ears: dict[RedisAddress, asyncio.Task[None]] = {}
 
@@ -268,7 +272,7 @@ class RedisBell:
         for address in self._addresses():
             if address not in self._ears:
                 self._ears[address] = asyncio.ensure_future(self._listen(address))
-        if not self._rung:
+        if not self._rung and not self._offers:
             await self._pause(timeout_s)
         rung, self._rung = self._rung, set()
         self._ring.clear()
@@ -316,9 +320,17 @@ class RedisBell:
             await pubsub.ping()
             message = await pubsub.get_message(timeout=LISTEN_S)
         if message is not None and message["type"] == "message":
-            self._rung.add(int(message["data"]))
+            data = message["data"]
+            if data.startswith(OFFER):
+                self._offers.append(_OFFER.decode(data))
+            else:
+                self._rung.add(int(data))
             self._ring.set()
         return message is not None
+
+    def offers(self) -> list[Offer]:
+        offers, self._offers = self._offers, []
+        return offers
 
     async def close(self) -> None:
         ears, self._ears = list(self._ears.values()), {}

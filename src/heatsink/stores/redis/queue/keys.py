@@ -91,10 +91,14 @@ class QueueKeys(msgspec.Struct, frozen=True):
         """Return the name of the hash with a lane's declared rate and probed rate."""
         return f"/{self.stage}/limits/{{limit_{_home(lane)}}}/{handle('lane', lane)}"
 
-    def fleet(self, name: str) -> str:
-        """Return the name of a key of the fleet. `name` is members, offers, plan or time.
+    def places(self, limit: str) -> str:
+        """Return the name of the hash of a limit on running items, from which its keys begin."""
+        return f"/{self.stage}/limits/{{limit_{_home(limit)}}}/places/{handle('limit', limit)}"
 
-        The first two are sorted sets, ordered by expiry time. The last two are hashes.
+    def fleet(self, name: str) -> str:
+        """Return the name of a key of the fleet. `name` is members, offers, plan, limits or time.
+
+        The first two are sorted sets, ordered by expiry time. The others are hashes.
         """
         return f"/{self.stage}/fleet/{{fleet}}/{name}"
 

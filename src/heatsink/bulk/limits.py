@@ -1,0 +1,433 @@
+"""Limits: how many items may run at a time, or start per period, over all workers.
+
+A `Limit` has a name, and actions share it. It counts either all its items together, or the items of
+each *key* apart: a field of the item, the tenant, or the action. `submit` groups a batch's items by
+their keys, so that all items of a part need the same limits: these `Need`s are part of the name of
+the part's lane. Items that wait for a limit stay in their lane and cost nothing.
+
+A worker process takes *places* before it claims items from such a lane: one place at each limit for
+each item. The home of a limit, a slot of its own on the queue's home, hands out the places under a
+lease (`PlaceStore`). `stores/memory/queue/places.py` decides who gets the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.checks import CheckedStruct, check_text, check_whole, shown
+
+from .batch import PERIODS_S, RATE_MAX, Batch
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+RUNNING_MAX = 1_000_000
+RATES_MAX = 8
+KEY_MAX = 512
+ANNOUNCED_S = 1.0
+PER = ("tenant", "action")
+MARK = "\x00limits:"
+DAY = ("d", "day")
+PERIODS = {**PERIODS_S, "d": 86_400.0, "day": 86_400.0}
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_needs = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
+
+
+class Window(msgspec.Struct, frozen=True):
+    """At most `count` starts in any `period_s` seconds; with `zone`, in any day of that zone.
+
+    A day begins at midnight. On the days on which daylight saving time begins or ends, it has 23 or
+    25 hours.
+    """
+
+    count: int
+    period_s: float
+    zone: str = ""
+
+
+def parse_window(text: object) -> Window:
+    """Return the window of a text such as "10/s" or "100000/day Europe/Berlin"."""
+    amount, _, zone = text.strip().partition(" ") if isinstance(text, str) else ("", "", "")
+    count, _, unit = amount.partition("/")
+    number = count.replace(",", "").replace("_", "")
+    is_number = number.isascii() and number.isdecimal() and 0 < int(number) <= RATE_MAX
+    if not is_number or unit not in PERIODS or (zone and unit not in DAY):
+        raise InvalidSetting(
+            "rates must be texts like '10/s', '600/min', '100/h', '100000/day' (any 24 hours) or "
+            f"'100000/day Europe/Berlin' (midnight to midnight), not {shown(text)}",
+            field="rates",
+        )
+    zone = zone.strip()
+    if zone:
+        try:
+            ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise InvalidSetting(
+                f"rates has the unknown time zone {shown(zone)}: use a name like 'Europe/Berlin' "
+                "or 'UTC'",
+                field="rates",
+            ) from None
+    return Window(int(number), PERIODS[unit], zone)
+
+
+class Limit(CheckedStruct, frozen=True):
+    """A limit that actions share. The actions that name it count together.
+
+    `running` is how many items may run at a time, over all workers. `rates` are how many may start
+    per period. All hold at once: `["10/s", "100000/day Europe/Berlin"]` uses up the day's quota at
+    10 items a second. With `key`, a field of the item (`"account"`, or `"user.id"` for a field
+    within a field), each value of this field has its own count; items without the field count
+    together. `per="tenant"` or `per="action"` count each tenant or each action apart. Raises
+    `InvalidSetting`::
+
+        accounts = Limit("accounts", running=5, key="account")
+        @actions.action("send", limits=[accounts, Limit("mail", rates=["10/s"])])
+    """
+
+    name: str
+    """The name under which actions and processes share the limit."""
+    running: int | None = None
+    """How many items may run at a time; None for any number, 0 for none."""
+    rates: Sequence[str] = ()
+    """How many items may start per period: texts such as "10/s"."""
+    key: str = ""
+    """The field of the item whose values have counts of their own."""
+    per: str = ""
+    """`tenant` or `action`: each has a count of its own."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise InvalidSetting(
+                "name must be 1 to 100 characters of A-Z a-z 0-9 _ . - and begin with a letter or "
+                f"digit, not {shown(self.name)}",
+                field="name",
+            )
+        if self.running is not None:
+            check_whole("running", self.running, 0, RUNNING_MAX)
+        rates = [self.rates] if isinstance(self.rates, str) else self.rates
+        if not isinstance(rates, list | tuple) or len(rates) > RATES_MAX:
+            raise InvalidSetting(
+                f"rates must be a list of up to {RATES_MAX} texts, not {shown(rates)}",
+                field="rates",
+            )
+        for rate in rates:
+            parse_window(rate)
+        msgspec.structs.force_setattr(self, "rates", tuple(rates))
+        if self.running is None and not rates:
+            raise InvalidSetting(
+                f"limit {self.name!r} limits nothing: set running or rates", field="running"
+            )
+        if self.key:
+            check_text("key", self.key, KEY_MAX)
+        if self.per and self.per not in PER:
+            raise InvalidSetting(
+                f"per must be 'tenant' or 'action', not {shown(self.per)}: for a field of the "
+                "item, use key",
+                field="per",
+            )
+
+    @property
+    def counting(self) -> Counting:
+        """What the limit counts apart."""
+        return Counting(self.name, self.per, self.key)
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The rates as windows."""
+        return tuple(map(parse_window, self.rates))
+
+    def __str__(self) -> str:
+        running = [f"at most {self.running:,} running"] if self.running is not None else []
+        whose = [f"per {name}" for name in (self.per, self.key) if name]
+        return " ".join([", ".join([*running, *self.rates]), *whose])
+
+
+class Counting(NamedTuple):
+    """What a limit counts apart: a batch's record keeps this, so that its groups stay the same."""
+
+    limit: str
+    per: str
+    key: str
+
+
+class Need(NamedTuple):
+    """A limit that an item needs a place at, and the key whose count it is."""
+
+    limit: str
+    key: str
+
+
+Needs = tuple[Need, ...]
+
+
+def check_limits(action: str, limits: object) -> tuple[Limit, ...]:
+    """Return an action's limits, ordered by name. Raises `InvalidSetting`."""
+    found: list[Any] = list(limits) if isinstance(limits, list | tuple) else [None]
+    if not all(isinstance(limit, Limit) for limit in found):
+        raise InvalidSetting(
+            f"limits of action {action!r} must be a list of heatsink.bulk.Limit, "
+            f"not {shown(limits)}",
+            field="limits",
+        )
+    names = [limit.name for limit in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidSetting(
+            f"limits of action {action!r} has {twice[0]!r} twice: give each limit its own name",
+            field="limits",
+        )
+    return tuple(sorted(found, key=lambda limit: limit.name))
+
+
+def check_equal(known: Limit, limit: Limit, where: str) -> None:
+    """Raise `InvalidSetting` if a shared limit is declared in two ways."""
+    if known != limit:
+        raise InvalidSetting(
+            f"limit {limit.name!r} is declared as `{limit}` and, {where}, as `{known}`: declare it "
+            "equally everywhere, or give one of them another name",
+            field="limits",
+        )
+
+
+# -- which limits an item needs ------------------------------------------------------------------
+
+
+def field_of(item: Any, path: str) -> Any:
+    """Return the field `path` of an item; None if there is no such field."""
+    for name in path.split("."):
+        item = item.get(name) if isinstance(item, dict) else getattr(item, name, None)
+    return item
+
+
+def needs_of(limits: Iterable[Counting], action: str, tenant: str, item: Any) -> Needs:
+    """Return what an item needs, in the fixed order in which places are taken: by name."""
+    needs = []
+    for limit in limits:
+        parts: list[Any] = []
+        if limit.per:
+            parts.append(tenant if limit.per == "tenant" else action)
+        if limit.key:
+            parts.append(field_of(item, limit.key))
+        needs.append(Need(limit.limit, _key_text(parts)))
+    return tuple(needs)
+
+
+def _key_text(parts: list[Any]) -> str:
+    if not parts:
+        return ""
+    try:
+        return _encode(parts if len(parts) > 1 else parts[0]).decode()
+    except (TypeError, ValueError, RecursionError):
+        return repr(type(parts[-1]))
+
+
+def lane_with(lane: str, needs: Needs) -> str:
+    """Return the name of the lane for items of `lane` with these needs."""
+    return f"{lane}{MARK}{_encode(needs).decode()}" if needs else lane
+
+
+def lane_and_needs(name: str) -> tuple[str, Needs]:
+    """Return the lane of tenant and action, and the needs, of a name from `lane_with`."""
+    lane, mark, text = name.rpartition(MARK)
+    if not mark:
+        return name, ()
+    try:
+        return lane, tuple(Need(*pair) for pair in _needs(text))
+    except msgspec.MsgspecError:
+        return name, ()
+
+
+# -- places at a limit ---------------------------------------------------------------------------
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What a holder says about one key of a limit.
+
+    `running` of its items run. `fresh` places were granted and are kept for items that did not
+    start yet. `started` items started since the last answer. The holder asks for `want` more
+    places; with 0 it leaves the line.
+    """
+
+    key: str
+    running: int = 0
+    fresh: int = 0
+    started: int = 0
+    want: int = 0
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What a limit allows now: as declared, or as an operator has set it since."""
+
+    running: int | None = None
+    windows: tuple[tuple[str, int, float, tuple[float, ...]], ...] = ()
+    """For each rate its name (the period and the zone), its count, its period in milliseconds, and
+    the midnights near now."""
+
+
+class HoldRequest(msgspec.Struct, frozen=True):
+    """One call of a holder to the home of a limit: its whole state there, and what it asks for.
+
+    `holder` begins with the name of its process. `turn` grows with every call of the holder, so
+    that a call that arrives late changes nothing. `bell` is the partition to ring when a place is
+    free. `server` is the server that answered this process before, or empty.
+    """
+
+    limit: str
+    rule: Rule
+    holder: str
+    turn: int
+    lease_ms: int
+    asks: list[Ask]
+    bell: int = 0
+    server: str = ""
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """`places` more places for a key. `others` says whether other holders wait for this key.
+
+    `places` is negative if the holder's lease had ended, and others have its fresh places.
+
+    If the holder waits, it may ask again in `wait_ms`; the bell rings if a place is free earlier.
+    """
+
+    key: str
+    places: int = 0
+    others: bool = False
+    wait_ms: float = 0.0
+
+
+class HoldAnswer(msgspec.Struct, frozen=True):
+    """The places that were granted, in the order of the request.
+
+    `server` names the server that answered. After a restart or a fail-over, no place is granted for
+    `quiet_ms`.
+    """
+
+    server: str
+    granted: list[Granted]
+    quiet_ms: float = 0.0
+
+
+class Offer(NamedTuple):
+    """A free place that the home of a limit keeps for a partition for a moment."""
+
+    partition: int
+    limit: str
+    key: str
+
+
+class KeyUse(msgspec.Struct, frozen=True):
+    """How one key of a limit is used now: items that run, and places that holders wait for."""
+
+    limit: str
+    key: str
+    running: int
+    waiting: int
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """The limits of one process: the limits themselves, and which action has which."""
+
+    limits: dict[str, Limit] = {}
+    actions: dict[str, tuple[str, ...]] = {}
+
+    def of(self, action: str) -> tuple[Limit, ...]:
+        """Return the limits of an action, ordered by name."""
+        names = self.actions.get(action, ())
+        return tuple(self.limits[name] for name in names if name in self.limits)
+
+
+@dataclass
+class LimitBook:
+    """The limits of one worker process, for all its partitions. `own` are those it declares.
+
+    `changed` are limits as an operator has set them. `servers` are the servers that answered last.
+    """
+
+    own: Declared
+    changed: Mapping[str, Limit] = field(default_factory=dict)
+    servers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no action of the process has a limit."""
+        return not self.own.limits
+
+    def limit(self, name: str) -> Limit:
+        """Return a limit as it is in force."""
+        return self.changed.get(name) or self.own.limits[name]
+
+    def has_limits(self, action: str) -> bool:
+        """Return whether items of the action need places."""
+        return bool(self.own.actions.get(action))
+
+    def needs(self, lane: str) -> Needs:
+        """Return the needs of a lane, without limits that its action does not have any more."""
+        base, needs = lane_and_needs(lane)
+        own = self.own.actions.get(base.partition("/")[0], ())
+        return tuple(need for need in needs if need.limit in own)
+
+    def lane_for(self, lane: str, action: str, tenant: str, item: object) -> str:
+        """Return the lane of an item that was claimed from `lane`: the same if it has all needs."""
+        names = self.own.actions.get(action, ())
+        base, needs = lane_and_needs(lane)
+        if {need.limit for need in needs} >= {*names}:
+            return lane
+        counting = [self.own.limits[name].counting for name in names]
+        return lane_with(base, needs_of(counting, action, tenant, item))
+
+
+class SteadyClock(Protocol):
+    """The clock that `Announcements` goes by."""
+
+    def monotonic_s(self) -> float: ...
+
+
+class Announcements:
+    """The limits that workers have announced, remembered for a second."""
+
+    def __init__(self, read: Callable[[], Awaitable[Declared]], clock: SteadyClock) -> None:
+        self._read = read
+        self._clock = clock
+        self._known, self._known_s = Declared(), float("-inf")
+
+    async def added(self, batch: Batch) -> Batch:
+        """Return the record of a new batch, with what the limits of its action count apart."""
+        if batch.limits:
+            return batch
+        now_s = self._clock.monotonic_s()
+        if now_s - self._known_s > ANNOUNCED_S:
+            self._known = await self._read()
+            self._known_s = now_s
+        counting = tuple(limit.counting for limit in self._known.of(batch.action))
+        return msgspec.structs.replace(batch, limits=counting) if counting else batch
+
+
+class PlaceStore(Protocol):
+    """The homes of limits. Each limit is in a slot of its own, with all its keys."""
+
+    async def hold(self, request: HoldRequest) -> HoldAnswer:
+        """Record what a holder runs and keeps, renew its lease, and grant what is free."""
+
+    async def free(self, process: str, limits: Sequence[str]) -> int:
+        """Free all places of a process that is dead. Returns how many places these were.
+
+        `process` is the beginning of the names of its holders.
+        """
+
+    async def use(self, limit: str, most: int) -> list[KeyUse]:
+        """Return how the keys of a limit are used, those with most waiting first."""
+
+    async def declare(self, process: str, declared: Declared, ttl_ms: int) -> Declared:
+        """Announce the limits of a process for `ttl_ms`, and return all that are announced.
+
+        A limit that another live process declares in another way stays as that process declares it:
+        the caller compares.
+        """
+
+    async def declared(self) -> Declared:
+        """Return the limits that workers announced within a day."""

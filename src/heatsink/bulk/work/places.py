@@ -1,0 +1,398 @@
+"""The places that one partition of this process holds at limits, and those that it waits for.
+
+A `Seat` is one key of one limit. It counts the items that run, and the *fresh* places: granted, and
+not used yet. The home of the limit hears the whole state of a seat with every call, so a lost call
+does no harm. A lane gets a *permit* when there is a fresh place at each limit that its items need.
+
+Limits are asked in the order of their names. If one of them refuses, the places that the others
+granted go back at once, and the lane waits in the line of the one that refused. So nobody waits
+while it holds a place that others could use, and no two lanes can wait for each other.
+
+If nobody else waits for a seat's key, a place whose item has ended goes to the next item here,
+without a call.
+
+Every answer makes the seat's places valid for one lease from the moment of the request. When the
+end of this lease is near and no call has succeeded, the pump cancels the handlers of these items: a
+place is never used longer than the home keeps it. A handler in a thread cannot be stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from heatsink.bulk.limits import (
+    Ask,
+    HoldAnswer,
+    HoldRequest,
+    Limit,
+    LimitBook,
+    Need,
+    Needs,
+    PlaceStore,
+    Rule,
+)
+from heatsink.errors import HeatsinkError
+from heatsink.primitives.clock import Clock
+
+logger = logging.getLogger("heatsink")
+NEVER = float("inf")
+RENEW = 1 / 3  # of a lease: when seats are renewed
+STOP = 0.9  # of a lease: when handlers are cancelled if no renewal has succeeded
+PAUSE_S = (0.25, 2.0)  # bounds of the pause after a failed call
+AGAIN_S = 0.001
+SURE_S = 1.0  # how long "nobody else waits" is believed
+WAITING_ASKS = 500  # keys in one call
+WAIT_MS_MIN = 20.0
+
+
+class PlaceLane(Protocol):
+    """What a lane shows: its needs, its work, and its permits."""
+
+    needs: Needs
+    permits: int
+    waiting: int
+
+    @property
+    def work(self) -> int:
+        """How many items wait here or in the store."""
+
+
+def rule_of(limit: Limit, now_s: float) -> Rule:
+    """Return what the limit allows now."""
+    windows = (
+        (f"{w.period_s:g} {w.zone}", w.count, w.period_s * 1000, midnights(w.zone, now_s))
+        for w in limit.windows
+    )
+    return Rule(limit.running, tuple(windows))
+
+
+def midnights(zone: str, now_s: float) -> tuple[float, ...]:
+    """Return when the days around now begin in a zone, in milliseconds since 1970.
+
+    The home of the limit picks the current day by its own clock. Without a zone, there are none.
+    """
+    if not zone:
+        return ()
+    known = ZoneInfo(zone)
+    today = datetime.fromtimestamp(now_s, known).date()
+    days = (today + timedelta(days=ahead) for ahead in (-1, 0, 1, 2))
+    return tuple(datetime(d.year, d.month, d.day, tzinfo=known).timestamp() * 1000 for d in days)
+
+
+@dataclass
+class Seat:
+    """One key of one limit. `want` is what the home was asked for and did not grant yet."""
+
+    running: int = 0
+    fresh: int = 0
+    started: int = 0
+    want: int = 0
+    valid_s: float = 0.0
+    renew_s: float = 0.0
+    blocked_s: float = 0.0
+    sure_s: float = 0.0
+    is_changed: bool = False
+    is_cut: bool = True
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.running or self.fresh or self.started or self.want or self.is_changed)
+
+
+Seats = dict[str, Seat]
+
+
+class Places:
+    """The seats of one partition. `turn` makes them fit the lanes, and `due_s` is when."""
+
+    def __init__(
+        self,
+        store: PlaceStore,
+        book: LimitBook,
+        owner: str,
+        bell: int,
+        lease_s: float,
+        clock: Clock,
+        rng: Random,
+        notify: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self.book = book
+        self._owner = owner
+        self._holder = ""
+        self._bell = bell
+        self._lease_s = lease_s
+        self._clock = clock
+        self._rng = rng
+        self._notify = notify
+        self._seats: dict[str, Seats] = {}
+        self._turn = 0
+        self._failures = 0
+        self._retry_s = 0.0
+        self._next = 0
+        self._again = False
+
+    # -- what the lanes do -----------------------------------------------------------------
+
+    def is_valid(self, needs: Needs) -> bool:
+        """Return whether the places of these needs are still leased."""
+        now_s = self._clock.monotonic_s()
+        return all(now_s < self._stop_s(self._seat(need)) for need in needs)
+
+    def started(self, needs: Needs, count: int) -> None:
+        """Note that `count` items with permits have started."""
+        for need in needs:
+            seat = self._seat(need)
+            seat.fresh, seat.running = max(seat.fresh - count, 0), seat.running + count
+            if self._has_rates(need):
+                seat.started += count
+                seat.is_changed = True
+                self._notify()
+
+    def ended(self, needs: Needs, lane: PlaceLane | None) -> bool:
+        """Note that an item has ended. Returns whether the lane keeps its place, as a permit."""
+        may_keep = lane is not None and lane.work > lane.permits and self.is_valid(needs)
+        may_keep = may_keep and all(map(self._is_ours, needs))
+        for need in needs:
+            seat = self._seat(need)
+            seat.running -= 1
+            if may_keep:
+                seat.fresh += 1
+            else:
+                seat.is_changed = True
+        if not may_keep:
+            self._notify()
+        return may_keep
+
+    def _is_ours(self, need: Need) -> bool:
+        seat = self._seat(need)
+        return self._clock.monotonic_s() < seat.sure_s and not self._has_rates(need)
+
+    def _has_rates(self, need: Need) -> bool:
+        return bool(self.book.limit(need.limit).rates)
+
+    def _seat(self, need: Need) -> Seat:
+        return self._seats.setdefault(need.limit, {}).setdefault(need.key, Seat())
+
+    def offered(self, limit: str, key: str) -> None:
+        """Ask again for a key: the home offers a place."""
+        seat = self._seats.get(limit, {}).get(key)
+        if seat is not None and seat.want:
+            seat.blocked_s = 0.0
+            self._notify()
+
+    def cut_off(self) -> set[Need]:
+        """Return the seats whose items must stop, since no renewal has succeeded: each once."""
+        now_s, cut = self._clock.monotonic_s(), set()
+        for limit, seats in self._seats.items():
+            for key, seat in seats.items():
+                if not seat.is_cut and now_s >= self._stop_s(seat):
+                    seat.is_cut = True
+                    if seat.running:
+                        cut.add(Need(limit, key))
+        return cut
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def due_s(self, lanes: Iterable[PlaceLane], room: int) -> float:
+        """Return when `turn` should run next, if nothing happens before."""
+        lanes = list(lanes)
+        left = room - sum(lane.permits for lane in lanes)
+        if self._again or (left > 0 and any(self._open(lanes))):
+            return max(self._retry_s, self._clock.monotonic_s() + AGAIN_S)
+        dues = [
+            0.0 if seat.is_changed else seat.renew_s
+            for seats in self._seats.values()
+            for seat in seats.values()
+            if not seat.is_idle
+        ]
+        dues += [
+            seat.blocked_s
+            for seats in self._seats.values()
+            for seat in seats.values()
+            if seat.want and left > 0
+        ]
+        return max(min(dues, default=NEVER), self._retry_s)
+
+    @property
+    def stop_s(self) -> float:
+        """When the first place must not be used any more, unless a renewal succeeds before."""
+        seats = (seat for seats in self._seats.values() for seat in seats.values())
+        return min((self._stop_s(seat) for seat in seats if not seat.is_cut), default=NEVER)
+
+    def _stop_s(self, seat: Seat) -> float:
+        return seat.valid_s - (1 - STOP) * self._lease_s
+
+    def _open(self, lanes: list[PlaceLane]) -> list[int]:
+        """Return for each lane how many permits it lacks and may get or ask for now.
+
+        A lane that waits in the line of a limit gets only what this limit has granted meanwhile.
+        """
+        now_s, spare = self._clock.monotonic_s(), self._spare(lanes)
+        found = []
+        for lane in lanes:
+            most = lane.work - lane.permits
+            for need in lane.needs:
+                if self._seat(need).blocked_s > now_s:
+                    most = min(most, spare[need])
+            found.append(max(most, 0))
+        return found
+
+    def _spare(self, lanes: list[PlaceLane]) -> dict[Need, int]:
+        """Return the fresh places that are no lane's permits."""
+        spare = {need: self._seat(need).fresh for lane in lanes for need in lane.needs}
+        for lane in lanes:
+            for need in lane.needs:
+                spare[need] -= lane.permits
+        return spare
+
+    async def turn(self, found: Iterable[PlaceLane], room: int) -> bool:
+        """Ask the limits for what the lanes lack, give back what they do not need, and renew.
+
+        Lanes get permits for at most `room` more items. Returns whether any lane got a permit.
+        """
+        if self._clock.monotonic_s() < self._retry_s:
+            return False
+        self._again = False
+        lanes = [lane for lane in found if lane.needs]
+        self._forfeit(lanes)
+        wants = self._wanted(lanes, room)
+        try:
+            for limit in sorted(self._seats):
+                await self._ask(limit, lanes, wants)
+        except HeatsinkError as error:
+            pause_s = min(PAUSE_S[0] * 2**self._failures, PAUSE_S[1])
+            self._failures += 1
+            self._retry_s = self._clock.monotonic_s() + pause_s * self._rng.uniform(0.5, 1.0)
+            logger.info("asking for places at limits failed: %s", error)
+            return False
+        self._failures = 0
+        for at, lane in enumerate(lanes):
+            lane.permits += wants[at]
+        self._give_back(lanes)
+        for limit, seats in list(self._seats.items()):
+            self._seats[limit] = {key: seat for key, seat in seats.items() if not seat.is_idle}
+            if not self._seats[limit]:
+                del self._seats[limit]
+        return any(wants)
+
+    def _forfeit(self, lanes: list[PlaceLane]) -> None:
+        """Drop permits and fresh places whose lease is about to end."""
+        now_s = self._clock.monotonic_s()
+        for lane in lanes:
+            if lane.permits and not self.is_valid(lane.needs):
+                lane.permits = 0
+        for seat in (seat for seats in self._seats.values() for seat in seats.values()):
+            if seat.fresh and now_s >= self._stop_s(seat):
+                seat.fresh, seat.is_changed = 0, True
+
+    def _wanted(self, lanes: list[PlaceLane], room: int) -> list[int]:
+        """Return how many permits each lane wants. A lane that is blocked takes no room."""
+        wants, most = [0] * len(lanes), self._open(lanes)
+        left = room - sum(lane.permits for lane in lanes)
+        asking = [at for at, count in enumerate(most) if count]
+        self._next += 1
+        if asking:
+            turn = self._next % len(asking)
+            asking = asking[turn:] + asking[:turn]
+        while asking and left > 0:
+            for at in list(asking):
+                if left <= 0:
+                    break
+                wants[at] += 1
+                left -= 1
+                if wants[at] >= most[at]:
+                    asking.remove(at)
+        return wants
+
+    async def _ask(self, limit: str, lanes: list[PlaceLane], wants: list[int]) -> None:
+        """Ask one limit, and lower `wants` to what it allows."""
+        known, now_s = self.book.limit(limit), self._clock.monotonic_s()
+        seats, users = self._seats[limit], self._users(limit, lanes)
+        asks = []
+        for key, seat in seats.items():
+            permits = sum(lanes[at].permits for at in users.get(key, ()))
+            lacking = sum(wants[at] for at in users.get(key, ()))
+            want = max(permits + lacking - seat.fresh, 0)
+            if seat.want and seat.blocked_s > now_s:  # its lanes stay in the line
+                work = sum(lanes[at].work - lanes[at].permits for at in users.get(key, ()))
+                want = max(want, min(seat.want, work - lacking))
+            is_due = seat.is_changed or now_s >= seat.renew_s or seat.fresh > permits + lacking
+            is_due = is_due or want != seat.want or (want > 0 and seat.blocked_s <= now_s)
+            if is_due and not (seat.is_idle and not want):
+                seat.fresh = min(seat.fresh, permits + lacking)
+                asks.append(Ask(key, seat.running, seat.fresh, seat.started, want))
+        for first in range(0, len(asks), WAITING_ASKS):
+            page = asks[first : first + WAITING_ASKS]
+            for ask in page:  # until the answer comes, the home may have either state
+                seats[ask.key].is_changed = True
+            answer = await self._hold(limit, known, page)
+            self._learn(seats, page, answer, now_s)
+        for key, using in users.items():
+            seat = seats.get(key, Seat())
+            for at in using:  # fewer places than permits: the lease had ended
+                lanes[at].permits = min(lanes[at].permits, seat.fresh)
+            left = seat.fresh - sum(lanes[at].permits for at in using)
+            for at in using:
+                wants[at] = max(min(wants[at], left), 0)
+                left -= wants[at]
+
+    def _users(self, limit: str, lanes: list[PlaceLane]) -> dict[str, list[int]]:
+        users: dict[str, list[int]] = {}
+        for at, lane in enumerate(lanes):
+            for need in lane.needs:
+                if need.limit == limit:
+                    users.setdefault(need.key, []).append(at)
+        return users
+
+    async def _hold(self, limit: str, known: Limit, asks: list[Ask]) -> HoldAnswer:
+        self._turn += 1
+        if not self._holder:  # it begins with the process, so that its parent can free its places
+            self._holder = f"{self._owner}/{self._bell:d}/{self._rng.getrandbits(48):012x}"
+        rule = rule_of(known, self._clock.now_s())
+        lease_ms = int(self._lease_s * 1000)
+        server = self.book.servers.get(limit, "")
+        request = HoldRequest(
+            limit, rule, self._holder, self._turn, lease_ms, asks, self._bell, server
+        )
+        answer = await self._store.hold(request)
+        self.book.servers[limit] = answer.server
+        return answer
+
+    def _learn(self, seats: Seats, asks: list[Ask], answer: HoldAnswer, asked_s: float) -> None:
+        now_s = self._clock.monotonic_s()
+        for ask, granted in zip(asks, answer.granted, strict=True):
+            seat = seats[ask.key]
+            held = ask.running + ask.fresh != seat.running + seat.fresh
+            seat.is_changed = held or seat.started != ask.started
+            seat.started -= ask.started
+            seat.fresh = max(seat.fresh + granted.places, 0)
+            seat.want = max(ask.want - max(granted.places, 0), 0)
+            seat.valid_s, seat.is_cut = asked_s + self._lease_s, False
+            seat.renew_s = asked_s + self._lease_s * RENEW
+            seat.sure_s = 0.0 if granted.others else now_s + SURE_S
+            wait_s = max(granted.wait_ms, answer.quiet_ms, WAIT_MS_MIN) / 1000 + AGAIN_S
+            seat.blocked_s = now_s + wait_s if seat.want else 0.0
+
+    def _give_back(self, lanes: list[PlaceLane]) -> None:
+        """Give back fresh places for which no lane got a permit, in another turn at once."""
+        for limit, seats in self._seats.items():
+            users = self._users(limit, lanes)
+            for key, seat in seats.items():
+                if seat.fresh > sum(lanes[at].permits for at in users.get(key, ())):
+                    seat.is_changed = self._again = True
+
+    async def leave(self) -> None:
+        """Give everything back, when the partition ends here."""
+        for seats in self._seats.values():
+            for seat in seats.values():
+                seat.fresh = seat.want = 0
+                seat.is_changed = True
+        self._retry_s = 0.0
+        await self.turn([], 0)

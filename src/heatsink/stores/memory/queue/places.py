@@ -1,0 +1,336 @@
+"""Places at limits, in memory. It defines how the homes of limits must behave.
+
+A *holder* is one partition in one worker process. With each call it states what it runs and keeps
+for a key of the limit, and what else it wants. So a call may be lost or repeated, and the next one
+sets everything right. `Holder.until_ms` is the end of its lease: then its places are free.
+
+A key has a line. Whoever gets fewer places than it wants waits in the line, and goes to its end
+after each grant: so grants rotate. When a place is free, it is *offered* to the first in the line,
+whose bell rings. Nobody else gets the place for `OFFER_MS`; a holder that does not come goes to the
+end of the line.
+
+A rate is a window: the starts that were reported within the last period (or since midnight), and
+the places that were granted and not yet used, are at most its count. A start counts from the moment
+of its report, which comes after the start. So no period ever holds more starts than the rate
+allows, whatever the clocks of the processes say.
+
+A server that was restarted or replaced may have lost its newest grants. It has another name than
+the one that the slot remembers, or that a caller knows. Then nothing is granted for one lease.
+Meanwhile the holders' renewals tell which places are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from heatsink.bulk.limits import (
+    Ask,
+    Declared,
+    Granted,
+    HoldAnswer,
+    HoldRequest,
+    KeyUse,
+    Limit,
+    Offer,
+    Rule,
+)
+from heatsink.bulk.store import ANNOUNCED_MS
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.slot_time import SlotTime, Timed, moved_along
+
+OFFER_MS = 1_000.0
+MERGED = 64  # starts of a period are kept as about so many numbers
+PLACES_MAX = 1_000_000
+SWEEP_MIN = 1_000  # keys
+
+
+@dataclass
+class Holder:
+    """`line` is its number in the line, 0 if it does not wait; `offer_ms` ends its offer."""
+
+    turn: int
+    until_ms: float
+    bell: int = 0
+    running: int = 0
+    fresh: int = 0
+    want: int = 0
+    line: int = 0
+    offer_ms: float = 0.0
+
+    @property
+    def held(self) -> int:
+        return self.running + self.fresh
+
+
+@dataclass
+class Starts:
+    """Starts that were reported between `first_ms` and `last_ms`."""
+
+    first_ms: float
+    last_ms: float
+    count: int
+
+
+@dataclass
+class Key:
+    """One key of a limit. `starts` has the reported starts of each rate, oldest first."""
+
+    holders: dict[str, Holder] = field(default_factory=dict)
+    starts: dict[str, list[Starts]] = field(default_factory=dict)
+    line: int = 0
+    moved_ms: float = 0.0
+
+    def move_along(self, moved_ms: float) -> None:
+        """Move all times by the gaps in the slot's time that were accepted late, so far."""
+        by_ms, self.moved_ms = moved_ms - self.moved_ms, moved_ms
+        if not by_ms:
+            return
+        for holder in self.holders.values():
+            holder.until_ms += by_ms
+            holder.offer_ms += by_ms if holder.offer_ms else 0.0
+        for each in (starts for found in self.starts.values() for starts in found):
+            each.first_ms += by_ms
+            each.last_ms += by_ms
+
+    def next_in_line(self) -> int:
+        self.line += 1
+        return self.line
+
+    # -- the decision ----------------------------------------------------------------------
+
+    def hold(
+        self, request: HoldRequest, ask: Ask, now_ms: float, grants: bool
+    ) -> tuple[Granted, list[int]]:
+        """Record what a holder says. Returns its grant, and the bells to ring for offers.
+
+        A call that is not newer than the last one changes nothing. Without `grants`, nobody gets a
+        place now.
+        """
+        self.expire(request.rule, now_ms)
+        mine = self.holders.get(request.holder)
+        if mine is not None and mine.turn >= request.turn:
+            return Granted(ask.key), []
+        is_known = mine is not None
+        self.note(request.rule, ask.started, now_ms)
+        if mine is None:
+            mine = self.holders[request.holder] = Holder(0, 0.0)
+        mine.turn, mine.until_ms = request.turn, now_ms + request.lease_ms
+        mine.bell, mine.running, mine.fresh = request.bell, ask.running, ask.fresh
+        mine.want = ask.want
+        if grants and not is_known and ask.fresh:  # its lease had ended: others may have these
+            mine.fresh = 0
+            mine.fresh = max(min(ask.fresh, self.free(request.rule)), 0)
+        taken = ask.fresh - mine.fresh
+        if not ask.want:
+            mine.line, mine.offer_ms = 0, 0.0
+        elif not mine.line:
+            mine.line = self.next_in_line()
+        places, bells = self.deal(request.rule, mine, now_ms) if grants else (0, [])
+        others = any(other.want for other in self.holders.values() if other is not mine)
+        wait_ms = self.wait_ms(request.rule, mine, now_ms) if mine.want else 0.0
+        return Granted(ask.key, places - taken, others, wait_ms), bells
+
+    def expire(self, rule: Rule, now_ms: float) -> None:
+        """Free the places of holders whose lease has ended. Unused places count as started."""
+        gone = [name for name, holder in self.holders.items() if holder.until_ms <= now_ms]
+        for name in gone:
+            self.note(rule, self.holders.pop(name).fresh, now_ms)
+
+    def note(self, rule: Rule, started: int, now_ms: float) -> None:
+        """Count starts in the windows, and forget those that no window contains any more."""
+        for text, _, period_ms, midnights in rule.windows:
+            found = self.starts.setdefault(text, [])
+            begin_ms = _begin(period_ms, midnights, now_ms)
+            found[:] = [each for each in found if each.last_ms > begin_ms or midnights]
+            if midnights and found and found[-1].first_ms < begin_ms:
+                found.clear()
+            if not started:
+                continue
+            width_ms = inf if midnights else period_ms / MERGED
+            if found and now_ms - found[-1].first_ms < width_ms:
+                found[-1].last_ms = max(now_ms, found[-1].last_ms)
+                found[-1].count += started
+            else:
+                found.append(Starts(now_ms, now_ms, started))
+        known = {text for text, *_ in rule.windows}
+        for text in [text for text in self.starts if text not in known]:
+            del self.starts[text]
+
+    def free(self, rule: Rule) -> int:
+        """Return how many more places may be granted now."""
+        left = PLACES_MAX
+        if rule.running is not None:
+            left = min(left, rule.running - sum(each.held for each in self.holders.values()))
+        fresh = sum(each.fresh for each in self.holders.values())
+        for text, count, *_ in rule.windows:
+            used = sum(each.count for each in self.starts.get(text, ()))
+            left = min(left, count - used - fresh)
+        return left
+
+    def deal(self, rule: Rule, mine: Holder, now_ms: float) -> tuple[int, list[int]]:
+        """Give free places to the holders in the line: grant to `mine`, offer to the others."""
+        left, granted, bells = self.free(rule), 0, []
+        line = sorted((h for h in self.holders.values() if h.want), key=lambda h: h.line)
+        for holder in line:
+            if left <= 0:
+                break
+            count = min(holder.want, left)
+            if holder is mine:
+                granted = count
+                mine.fresh, mine.want, mine.offer_ms = mine.fresh + count, mine.want - count, 0.0
+                mine.line = self.next_in_line() if mine.want else 0
+            elif not holder.offer_ms:
+                holder.offer_ms = now_ms + OFFER_MS
+                bells.append(holder.bell)
+            elif holder.offer_ms <= now_ms:  # it did not come
+                holder.offer_ms, holder.line = 0.0, self.next_in_line()
+                continue
+            left -= count
+        return granted, bells
+
+    def wait_ms(self, rule: Rule, mine: Holder, now_ms: float) -> float:
+        """Return when something may be free next, if nobody gives a place back before."""
+        dues = [h.until_ms for h in self.holders.values() if h is not mine and h.held]
+        dues += [h.offer_ms for h in self.holders.values() if h is not mine and h.offer_ms > now_ms]
+        for text, _, period_ms, midnights in rule.windows:
+            if midnights:
+                dues += [due_ms for due_ms in midnights if due_ms > now_ms][:1]
+            elif found := self.starts.get(text):
+                dues.append(found[0].last_ms + period_ms)
+        return max(min(dues, default=mine.until_ms) - now_ms, 0.0)
+
+    def use(self, limit: str, key: str, now_ms: float) -> KeyUse:
+        holders = [holder for holder in self.holders.values() if holder.until_ms > now_ms]
+        return KeyUse(limit, key, sum(h.held for h in holders), sum(h.want for h in holders))
+
+
+def _begin(period_ms: float, midnights: Sequence[float], now_ms: float) -> float:
+    """Return when the window that ends now began."""
+    if midnights:
+        return max((each for each in midnights if each <= now_ms), default=-inf)
+    return now_ms - period_ms
+
+
+@dataclass
+class Home:
+    """The slot of one limit. `lease_ms` is the longest lease that a holder has had."""
+
+    time: SlotTime | None = None
+    server: str = ""
+    quiet_ms: float = 0.0
+    lease_ms: float = 0.0
+    moved_ms: float = 0.0
+    keys: dict[str, Key] = field(default_factory=dict)
+    swept: int = 0
+
+    def meet(self, request: HoldRequest, server: str, now_ms: float) -> None:
+        """Grant nothing for one lease if the server is not the one that was here before."""
+        self.lease_ms = max(self.lease_ms, request.lease_ms)
+        before = self.server or request.server
+        if before and before != server:
+            self.quiet_ms = now_ms + self.lease_ms
+        self.server = server
+
+    def hold(
+        self, request: HoldRequest, server: str, now_ms: float
+    ) -> tuple[HoldAnswer, list[Offer]]:
+        self.meet(request, server, now_ms)
+        granted, offers = [], []
+        for ask in request.asks:
+            key = self.key(ask.key)
+            grant, rung = key.hold(request, ask, now_ms, now_ms >= self.quiet_ms)
+            granted.append(grant)
+            offers += [Offer(bell, request.limit, ask.key) for bell in rung]
+        self.sweep(now_ms)
+        return HoldAnswer(server, granted, max(self.quiet_ms - now_ms, 0.0)), offers
+
+    def key(self, name: str) -> Key:
+        key = self.keys.setdefault(name, Key(moved_ms=self.moved_ms))
+        key.move_along(self.moved_ms)
+        return key
+
+    def sweep(self, now_ms: float) -> None:
+        """Forget keys that nobody uses, whenever the number of keys has doubled."""
+        if len(self.keys) <= max(2 * self.swept, SWEEP_MIN):
+            return
+        for name, key in list(self.keys.items()):
+            live = any(holder.until_ms > now_ms for holder in key.holders.values())
+            if not live and not any(key.starts.values()):
+                del self.keys[name]
+        self.swept = len(self.keys)
+
+    def pass_time(self, time: SlotTime) -> float:
+        self.time = time
+        if time.late_ms:
+            self.quiet_ms = moved_along(self.quiet_ms, time)
+            self.moved_ms += time.late_ms
+        return time.own_ms
+
+
+@dataclass
+class _Announced:
+    limits: dict[str, tuple[Limit, str, float]] = field(default_factory=dict)
+    actions: dict[str, tuple[tuple[str, ...], float]] = field(default_factory=dict)
+
+
+class MemoryPlaces(Timed):
+    """The homes of limits. `server` names the simulated server: a restart gives it a new name."""
+
+    def __init__(self, clock: Clock, offer: Callable[[Offer], None]) -> None:
+        super().__init__(clock)
+        self.homes: dict[str, Home] = {}
+        self.server = ["1"]
+        self._offer = offer
+        self._announced = _Announced()
+
+    def _home(self, limit: str) -> tuple[Home, float]:
+        home = self.homes.setdefault(limit, Home())
+        now_ms = home.pass_time(self._time(f"limit/{limit}", home.time))
+        return home, now_ms
+
+    async def hold(self, request: HoldRequest) -> HoldAnswer:
+        home, now_ms = self._home(request.limit)
+        answer, offers = home.hold(request, self.server[0], now_ms)
+        self._witness.heard(f"limit/{request.limit}", home.time.told_ms if home.time else 0.0)
+        for offer in offers:
+            self._offer(offer)
+        return answer
+
+    async def free(self, process: str, limits: Sequence[str]) -> int:
+        count = 0
+        for limit in limits:
+            home, now_ms = self._home(limit)
+            for key_name in list(home.keys):
+                key = home.key(key_name)
+                for name, holder in key.holders.items():
+                    if name.startswith(process) and holder.until_ms > now_ms:
+                        holder.until_ms = now_ms
+                        count += holder.held
+                    elif holder.want:
+                        self._offer(Offer(holder.bell, limit, key_name))
+        return count
+
+    async def use(self, limit: str, most: int) -> list[KeyUse]:
+        home, now_ms = self._home(limit)
+        uses = (home.key(name).use(limit, name, now_ms) for name in list(home.keys))
+        used = [use for use in uses if use.running or use.waiting]
+        return sorted(used, key=lambda use: (-use.waiting, -use.running, use.key))[:most]
+
+    async def declare(self, process: str, declared: Declared, ttl_ms: int) -> Declared:
+        now_ms, known = self._clock.now_s() * 1000, self._announced
+        for name, limit in declared.limits.items():
+            before, by, until_ms = known.limits.get(name, (limit, process, 0.0))
+            if before == limit or by == process or until_ms <= now_ms:
+                known.limits[name] = limit, process, now_ms + ttl_ms
+        for action, names in declared.actions.items():
+            known.actions[action] = tuple(names), now_ms + ttl_ms
+        return await self.declared()
+
+    async def declared(self) -> Declared:
+        since_ms, known = self._clock.now_s() * 1000 - ANNOUNCED_MS, self._announced
+        return Declared(
+            {name: limit for name, (limit, _, until) in known.limits.items() if until > since_ms},
+            {name: names for name, (names, until) in known.actions.items() if until > since_ms},
+        )
