@@ -69,6 +69,8 @@ class RecentPuts:
             is_old = time_ms is not None and newest.buckets > 1 and time_ms < newest.start_ms
             seen = Seen(rule.prefix, sort, time_ms is None, is_old)
         self._seen.append(seen)
+        if self._count % (LOOK_AT_EACH * ENOUGH):
+            return
         is_due = self._warned_ms is None or now_ms - self._warned_ms >= WARN_EACH_MS
         if is_due and (said := self.words()):
             self._warned_ms = now_ms

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from random import Random
 from socket import socket
@@ -114,6 +114,8 @@ class DoorConnection(WireConnection):
         self._is_busy = False
         self._held = 0
         self._unread: asyncio.Future[None] | None = None  # the client has answers to read
+        self._is_paused = False
+        self._task: asyncio.Task[None] | None = None
 
     def on_body(self, body: bytes) -> None:
         self._held += len(body)
@@ -131,18 +133,27 @@ class DoorConnection(WireConnection):
         self.let_go()
         self._waiting.clear()
         self._note_read()
+        if self._is_busy and self._task is not None:
+            self._server.see_to_its_end(self._task)
         super().connection_lost(error)
 
     def pause_writing(self) -> None:
-        super().pause_writing()
+        self._pause()
         self._unread = self._unread or self.loop.create_future()
 
     def resume_writing(self) -> None:
         self._note_read()
-        if self._is_busy and self._waiting:
-            self._unsent = float("inf")
-        else:
-            super().resume_writing()
+        self._unsent = float("inf")
+        if not (self._is_busy and self._waiting):
+            self._resume()
+
+    def _pause(self) -> None:
+        self._is_paused = True
+        self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        self._is_paused = False
+        self.transport.resume_reading()
 
     def _note_read(self) -> None:
         if self._unread is not None and not self._unread.done():
@@ -154,12 +165,12 @@ class DoorConnection(WireConnection):
         if not self.parser.should_keep_alive():  # the parser soon forgets it
             self._is_last = True
         if self._is_busy:
-            self.transport.pause_reading()
+            self._pause()
             self._waiting.append(work)
         else:
             self._is_busy = True
             self.owe(1)
-            self._server.begin(self._work(work))
+            self._task = self.loop.create_task(self._work(work))
 
     async def _work(self, work: Work) -> None:
         """Answer requests until none is waiting."""
@@ -178,8 +189,8 @@ class DoorConnection(WireConnection):
                 todo = self._waiting.popleft()
             self._is_busy = False
             self._send_now(answer, is_last=self._is_last or self._server.is_ending)
-            if self._unread is None and self._is_open and not self.transport.is_closing():
-                self.transport.resume_reading()
+            if self._is_paused and self._unread is None and self._is_open:
+                self._resume()
         finally:
             self._is_busy = False
             self.owe(-1)
@@ -195,7 +206,7 @@ class DoorConnection(WireConnection):
 
     def send(self, answer: bytes) -> None:
         if self._is_busy:
-            self.transport.pause_reading()
+            self._pause()
             self._waiting.append(answer)
         else:
             self._send_now(answer, self._is_last or not self.parser.should_keep_alive())
@@ -206,8 +217,9 @@ class DoorConnection(WireConnection):
         self._is_last = was or is_last
 
     @property
-    def is_busy(self) -> bool:
-        return self._is_busy
+    def task(self) -> asyncio.Task[None] | None:
+        """The task that answers requests; None if no request is in progress."""
+        return self._task if self._is_busy else None
 
 
 class SignedDoorConnection(DoorConnection, GuardedConnection):
@@ -247,7 +259,7 @@ class Gate(Framing):
         """Answers by operation, way and status."""
         self.seconds = {"passed": 0.0, "adapted": 0.0}
         """Seconds from request to answer, summed up by way."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._orphans: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
 
     def refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
@@ -316,10 +328,14 @@ class Gate(Framing):
         status, text = page()
         return _PLAIN % (status, REASONS[status], len(text)) + text
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def see_to_its_end(self, task: asyncio.Task[None]) -> None:
+        """Keep a task whose client is gone: its request may be under way."""
+        self._orphans.add(task)
+        task.add_done_callback(self._orphans.discard)
+
+    def _busy(self) -> list[asyncio.Task[None]]:
+        connections = [one for one in self.crowd.all if isinstance(one, DoorConnection)]
+        return [*self._orphans, *(one.task for one in connections if one.task is not None)]
 
     def _make_connection(self) -> asyncio.Protocol:
         return DoorConnection(self) if self._guard is None else SignedDoorConnection(self)
@@ -344,11 +360,11 @@ class Gate(Framing):
         while self.crowd.all and self._clock.monotonic_s() < min(now_s + LINGER_S, until_s):
             await self._clock.sleep(WATCH_S)  # the next answer tells clients to connect anew
         for connection in list(self.crowd.all):
-            if isinstance(connection, DoorConnection) and not connection.is_busy:
+            if isinstance(connection, DoorConnection) and connection.task is None:
                 connection.transport.close()
-        while self._tasks and self._clock.monotonic_s() < until_s:
+        while self._busy() and self._clock.monotonic_s() < until_s:
             await self._clock.sleep(WATCH_S)
-        for task in self._tasks:
+        for task in self._busy():
             task.cancel()
         for server in self._servers:
             await close_all(server, self.crowd)
