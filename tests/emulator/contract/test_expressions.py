@@ -148,10 +148,19 @@ def test_no_expression_reaches_into_a_key(
 ) -> None:
     with refused:
         client.get_item(TableName=table, Key=KEY, ProjectionExpression=path)
-    assert refused.message == (
+    said = (
         "Key attributes must be scalars; list random access '[]' and map lookup '.' are not "
         f"allowed: Key: {path[:2]}"
     )
+    assert refused.message == said
+    with refused:
+        wanted: Any = {"Keys": [KEY], "ProjectionExpression": path}
+        client.batch_get_item(RequestItems={table: wanted})
+    assert refused.message == said
+    with refused:
+        get: Any = {"TableName": table, "Key": KEY, "ProjectionExpression": path}
+        client.transact_get_items(TransactItems=[{"Get": get}])
+    assert refused.message == said
     with refused:
         client.scan(TableName=table, FilterExpression=f"attribute_exists({path})")
     assert refused.message.endswith(f"not allowed: Key: {path[:2]}")

@@ -175,7 +175,12 @@ def test_a_transaction_touches_an_item_once(
     with refused:
         client.transact_write_items(TransactItems=[put_of(table, 0), add_of(table, 0)])
     assert refused.code == "ValidationException"
-    assert refused.message == ("Transaction request cannot include multiple operations on one item")
+    said = "Transaction request cannot include multiple operations on one item"
+    assert refused.message == said
+    copy: Any = {"TableName": table, "Key": key(0), "UpdateExpression": "SET a = nothing"}
+    with refused:
+        client.transact_write_items(TransactItems=[{"Update": copy}, add_of(table, 0)])
+    assert refused.message == said
 
 
 @pytest.mark.parametrize("count", [0, 101])

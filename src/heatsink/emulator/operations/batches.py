@@ -102,6 +102,8 @@ def batch_get_item(database: Database, request: BatchGetItem) -> Json:
     consumed = Consumed(request.return_consumed_capacity)
     batch = _ReadBatch(consumed)
     tables = [database.table(name) for name in request.request_items]
+    for table, (_, _, projection) in zip(tables, wanted, strict=True):
+        table.check_scalars(projection.nested)
     for table, (name, one, projection) in zip(tables, wanted, strict=True):
         batch.read(table, name, one, projection)
     if batch.throttled is not None and not batch.done:

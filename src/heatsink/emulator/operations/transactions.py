@@ -6,6 +6,8 @@ canceled with the reason `TransactionConflict`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -126,11 +128,22 @@ def _plans(database: Database, actions: list[TransactWriteItem]) -> list[Planned
             errors.append(None)
         except ValidationFailed as error:
             errors.append(error)
+    targets = [(plan.table.spec.name, plan.key) for plan in plans]
+    if any(errors):
+        targets = list(_targets(database, actions))
+    if len(set(targets)) != len(targets):
+        raise ValidationFailed(SAME_ITEM)
     if any(errors):
         raise _canceled(errors)
-    if len({(plan.table.spec.name, plan.key) for plan in plans}) != len(plans):
-        raise ValidationFailed(SAME_ITEM)
     return plans
+
+
+def _targets(database: Database, actions: list[TransactWriteItem]) -> Iterator[tuple[str, Key]]:
+    """Yield the items of all actions whose keys are right."""
+    for action in actions:
+        with suppress(ValidationFailed):
+            table, key = _target(database, action)
+            yield table.spec.name, key
 
 
 def _request_of(action: TransactWriteItem) -> Any:
@@ -210,6 +223,8 @@ def transact_get_items(database: Database, request: TransactGetItems) -> Json:
     responses: list[Json] = []
     wanted = [(one.get, _projection(one.get)) for one in request.transact_items]
     places = [(get, database.table(get.table_name), projection) for get, projection in wanted]
+    for _, table, projection in places:
+        table.check_scalars(projection.nested)
     keys = _keys([(get, table) for get, table, _ in places])
     for (_, table, projection), key in zip(places, keys, strict=True):
         row = table.rows.get(key)
