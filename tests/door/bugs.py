@@ -139,10 +139,10 @@ def a_delete_goes_to_the_bare_key() -> AbstractContextManager[object]:
 def a_transaction_checks_under_the_bare_key() -> AbstractContextManager[object]:
     right = many._placed_action
 
-    def placed(places: Places, verb: str, given: Any) -> Any:
+    def placed(places: Places, verb: str, given: Any, moment: Any) -> Any:
         if verb == "ConditionCheck":
             return {verb: given}
-        return (yield from right(places, verb, given))
+        return (yield from right(places, verb, given, moment))
 
     return patch.object(many, "_placed_action", placed)
 
@@ -173,7 +173,7 @@ def an_item_has_another_place_for_updates() -> AbstractContextManager[object]:
         spot = yield from places.to_write(keys)
         other = Spot(spot.label, 0, physical(keys.key, 0))
         call = items.placed_write(places, operation, parameters, ("Key", keys, other))
-        return items.shown_answer((yield [call])[0], "pk")
+        return items.shown_answer((yield [call])[0], places)
 
     return patch("heatsink.door.core.write_item", write)
 

@@ -74,7 +74,7 @@ class Grammar:
         rng = self.rng
         if self._recent and rng.random() < 0.65:
             return dict(rng.choice(self._recent))
-        partition = rng.choice(HOT if rng.random() < 0.85 else COLD)
+        partition = rng.choice(HOT if rng.random() < 0.9 else COLD)
         key = {"pk": {"S": partition}, "sk": {"S": self.sort()}}
         self._recent = [*self._recent[-60:], key]
         return dict(key)
@@ -132,9 +132,8 @@ class Grammar:
 
     def path(self) -> str:
         rng = self.rng
-        name = rng.choices(["a", "n", "m", "l", "tags", "pk", "sk", "score"], [3] * 5 + [4, 1, 1])[
-            0
-        ]
+        among = ["a", "n", "m", "l", "tags", "pk", "sk", "score", "kind"]
+        name = rng.choices(among, [3] * 5 + [4, 1, 1, 1])[0]
         if rng.random() < 0.4:
             alias = f"#{name}"
             self._names[alias] = name
@@ -313,7 +312,7 @@ class Grammar:
                 text = f"{text} AND {self._range('sk')}"
             others["KeyConditionExpression"] = text
         if rng.random() < 0.15:
-            others["IndexName"] = "by-score"
+            others["IndexName"] = rng.choice(["by-score", "by-score", "by-pk"])
             if "sk" in others.get("KeyConditionExpression", ""):
                 others["KeyConditionExpression"] = text.replace("sk", "score")
         self._page(others, ["a", "n", "kind"])

@@ -25,6 +25,13 @@ def test_a_spread_table_answers_as_a_plain_table_does(seed: int) -> None:
     assert run.spread > REQUESTS / 2
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_table_with_a_spread_index_answers_as_a_plain_table_does(seed: int) -> None:
+    run = Differential(seed, World(processes=3, spread_index=True))
+    run.run(REQUESTS)
+    assert run.computed < REQUESTS / 4
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("opened", [attached, behind_a_door])
 def test_a_running_heatsink_answers_as_a_plain_table_does(

@@ -10,6 +10,7 @@ import msgspec
 from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, by_time, described, fixed, unspread
 from heatsink.door.keys import TAG
+from heatsink.door.migration import Migration, Moves, Pace, Pause, Record, Settle
 from heatsink.door.protocol import Body, Call, LayoutOf, Need, Reach, Renew, Steps, WireError
 from heatsink.door.times import iso_text
 from heatsink.emulator.engine import API, Engine
@@ -22,6 +23,8 @@ from heatsink.testing.clocks import ManualClock
 TABLE = "chat"
 START_MS = 1_794_744_000_000  # 2026-11-15T12:00:00Z
 SEED = b"0123456789abcdef"
+INDEX = "by-kind"
+PACE = Pace(per_value_s=10**6, record_each=3)
 PLENTY = EngineSettings(read_limit=10**9, write_limit=10**9)
 
 
@@ -122,6 +125,10 @@ class Process:
         self.registry.renew(self.view)
         return None
 
+    def migration(self, pace: Pace = PACE) -> Migration:
+        """Return a migration of the index, as this process would run it."""
+        return Migration(self.core.places[TABLE], self.view, INDEX, pace)
+
 
 def declared(**others: Any) -> SpreadTable:
     rules = [by_time("MSG#", iso_text), by_time("LOG#", iso_text), unspread("MSG#D")]
@@ -149,7 +156,15 @@ DEFINITION: Body = {
                 {"AttributeName": "score", "KeyType": "RANGE"},
             ],
             "Projection": {"ProjectionType": "ALL"},
-        }
+        },
+        {
+            "IndexName": "by-pk",
+            "KeySchema": [
+                {"AttributeName": "pk", "KeyType": "HASH"},
+                {"AttributeName": "score", "KeyType": "RANGE"},
+            ],
+            "Projection": {"ProjectionType": "ALL"},
+        },
     ],
     "LocalSecondaryIndexes": [
         {
@@ -167,7 +182,8 @@ DEFINITION: Body = {
 class World:
     """The same table twice: `plain` is an emulator, `spread` a core in front of another one."""
 
-    def __init__(self, processes: int = 1, **others: Any) -> None:
+    def __init__(self, processes: int = 1, *, spread_index: bool = False, **others: Any) -> None:
+        """With `spread_index`, the index by-kind is spread, too."""
         self.clock = ManualClock(START_MS / 1000)
         self.plain = Upstream(self.clock)
         self.stored = Upstream(self.clock)
@@ -179,8 +195,44 @@ class World:
         self.registry.complete()
         self.registry.closed_ms += 1
         self.processes = [Process(self.table, self.stored, self.registry) for _ in range(processes)]
+        self.has_spread_index = spread_index
+        if spread_index:
+            self.migrate(self.processes[0].migration().spread())
 
     past_ms = 20_000
+
+    def migrate(self, steps: Moves) -> Any:
+        """Take all steps of a migration."""
+        try:
+            needs = next(steps)
+            while True:
+                needs = steps.send([self.meet(need) for need in needs])
+        except StopIteration as end:
+            return end.value
+
+    def meet(self, need: Any) -> Any:
+        """Meet a need of a migration, which the first process runs."""
+        if isinstance(need, Pause):
+            return self.stored.engine.tend()
+        if isinstance(need, Settle):
+            self.registry.closed_ms += 1
+            for process in self.processes:
+                self.renew(process)
+            return None
+        if isinstance(need, Record):
+            is_known = self.registry.view().pins.get(need.note.key) == need.seen
+            if is_known:
+                self.registry.append(need.note)
+                self.renew(self.processes[0])
+            return is_known
+        return self.processes[0].meet(need)
+
+    def spread_value(self, value: str, buckets: int) -> None:
+        """Give a value of the index another number of buckets, for all processes."""
+        label = self.processes[0].core.places[TABLE].indexes[INDEX].label(value)
+        if not self.registry.layout(label).full:
+            self.registry.spread(label, buckets)
+        self.registry.closed_ms += 1
 
     def now_ms(self) -> int:
         return self.registry.closed_ms
@@ -195,6 +247,8 @@ class World:
         if not registry.layout(label).full:
             registry.spread(label, rng.choice([1, 2, 3, 4, 8]))
         registry.closed_ms += rng.choice([0, 1, 500])
+        if self.has_spread_index:
+            self.spread_value(rng.choice("uvw"), rng.choice([1, 2, 3, 5]))
         for process in self.processes:
             if rng.random() < 0.5:
                 self.renew(process)

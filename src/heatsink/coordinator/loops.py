@@ -59,7 +59,8 @@ class Leader:
         become leader, publish nothing and stop leading.
         """
         allowed = decisions
-        if any(decision.subject.kind is Kind.TABLE for decision in decisions):
+        of_users = (Kind.TABLE, Kind.INDEX)
+        if any(decision.subject.kind in of_users for decision in decisions):
             allowed = self._adoptions.allowed(decisions)
         try:
             published = await self._registry.publish(allowed, self._lease.term)

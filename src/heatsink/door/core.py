@@ -18,6 +18,7 @@ from heatsink.stores.dynamodb.wire.errors import EngineError
 
 from .declaration import SpreadTable
 from .forms import as_read, checked_form
+from .index_pages import query_index, scan_index, uses_new
 from .items import TARGETS, check_append_only, get_item, write_item
 from .keys import TAG, table_of
 from .many import batch_get, batch_write, transact_get, transact_write
@@ -25,6 +26,8 @@ from .places import Places
 from .protocol import OURS, Body, Call, Reach, Steps, WireError, checked, of_engine, refusal
 from .queries import key_of, query
 from .scans import page_of_index, scan
+from .spread_indexes import SUFFIX
+from .tagging import values_in
 
 _ADMINISTRATION = """
     CreateTable DescribeTable UpdateTable DeleteTable ListTables UpdateTimeToLive
@@ -39,6 +42,7 @@ _ADMINISTRATION = """
 """
 ADMINISTRATION = frozenset(_ADMINISTRATION.split())
 """Operations that concern no item: they pass as they are."""
+OURS_ONLY = "it is one of Heatsink's own: use the index that it replaces"
 UNUSED = "it is declared in unused_indexes; remove it from there, or use another index"
 PARTIQL = ("ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction")
 
@@ -85,6 +89,11 @@ class Core:
         start = OPERATIONS.get(operation)
         if start is None:
             return self.observed(_refused(operation, places.table.name))
+        if places.indexes:
+            changed = places.with_keys(parameters)
+            parameters = (
+                parameters if str(parameters.get("IndexName")) in places.indexes else changed
+            )
         return start(self, places, parameters, size)
 
     def _adapted(self, operation: str, parameters: Body, make: Callable[[], Steps]) -> Steps | None:
@@ -142,7 +151,17 @@ class Core:
             raise of_engine(error) from None
         except WireError as error:
             self.counts["refusals"] += error.message.startswith(OURS)
-            raise
+            named = self._named_error(error)
+            if named is error:
+                raise
+            raise named from None
+
+    def _named_error(self, error: WireError) -> WireError:
+        """Return an error that names spread indexes as the application knows them."""
+        for places in self.places.values():
+            for index in places.indexes.values():
+                error = index.error(error)
+        return error
 
     def _begin_many(self, operation: str, parameters: Body, size: int) -> Steps | None:
         """Start an operation that names no table, or several."""
@@ -177,7 +196,10 @@ class Core:
         Returns whether the keys of all items were understood.
         """
         found, understood = list(_targets(named, parameters)), 0
-        for places, item in found:
+        for places, given in found:
+            item = given.get("Item") or given.get("Key")
+            if "Get" not in operation:
+                self._count_values(places, given, size // len(found))
             keys = places.keys_of(item, exactly=False)
             label = places.label(keys.key) if keys is not None else ""
             understood += keys is not None
@@ -191,6 +213,13 @@ class Core:
                     places.note_put(keys)
         return understood == len(found)
 
+    def _count_values(self, places: Places, given: Body, size: int) -> None:
+        """Count the heat of the values that a write gives an item in spread indexes."""
+        for index in places.indexes.values():
+            for value in values_in(index, given):
+                if label := index.label(value):
+                    self._heat.record(label, 1, size)
+
     def query(self, places: Places, parameters: Body, _: int) -> Steps | None:
         table, name = places.table, parameters.get("IndexName")
         if isinstance(name, str) and name in table.unused_indexes:
@@ -198,6 +227,10 @@ class Core:
         if name is not None and table.append_only:
             why = "the table is declared append_only, so rows may be in two places"
             return _refused_index(table.name, str(name), why)
+        if isinstance(name, str) and (
+            found := self._on_spread(places, name, parameters, query=True)
+        ):
+            return found
         index = table.indexes.get(name) if isinstance(name, str) else None
         if index is not None and table.partition_key not in index.partition_keys:
             return self._adapted(
@@ -208,6 +241,7 @@ class Core:
         if label:
             self._heat.record_read(label)
         is_cold = places.is_cold(label) and parameters.get("ConsistentRead") is not True
+        is_cold = is_cold and not places.indexes
         if is_cold and name is None and key is not None and TAG not in key:
             return None
         return self._adapted("Query", parameters, lambda: query(places, parameters, self._view))
@@ -216,7 +250,32 @@ class Core:
         name = parameters.get("IndexName")
         if isinstance(name, str) and name in places.table.unused_indexes:
             return _refused_index(places.table.name, name, UNUSED)
+        if isinstance(name, str) and (
+            found := self._on_spread(places, name, parameters, query=False)
+        ):
+            return found
         return self._adapted("Scan", parameters, lambda: scan(places, parameters))
+
+    def _on_spread(
+        self, places: Places, name: object, parameters: Body, *, query: bool
+    ) -> Steps | None:
+        """Return the steps of a page of a spread index; None for any other index."""
+        if not isinstance(name, str) or not places.indexes:
+            return None
+        index = places.indexes.get(name)
+        if index is None:
+            if places.indexes.get(name.removesuffix(SUFFIX)) is None:
+                return None
+            return _refused_index(places.table.name, name, OURS_ONLY)
+        if query:
+            value = key_of(parameters, index.attribute)
+            if value is not None and (label := index.label(value)):
+                self._heat.record_read(label)
+        name, start = ("Query", query_index) if query else ("Scan", scan_index)
+        if uses_new(index, parameters):
+            return self._adapted(name, parameters, lambda: start(places, index, parameters))
+        page = page_of_index if query else scan
+        return self._adapted(name, parameters, lambda: page(places, parameters, index.index))
 
     def get_item(self, places: Places, parameters: Body, size: int) -> Steps | None:
         keys = places.keys_of(parameters.get("Key"), exactly=True)
@@ -224,7 +283,7 @@ class Core:
             return self._reread("GetItem", parameters, size)
         if label := places.label(keys.key):
             self._heat.record_read(label)
-        if places.is_bare(keys):
+        if places.is_bare(keys) and not places.indexes:
             return None
         return self._adapted("GetItem", parameters, lambda: get_item(places, parameters, keys))
 
@@ -239,7 +298,8 @@ class Core:
             self._heat.record(label, 1, size)
             if not exactly:
                 places.note_put(keys)
-        if places.is_bare(keys):
+        self._count_values(places, parameters, size)
+        if places.is_bare(keys) and not places.indexes:
             return None
         return self._adapted(
             operation, parameters, lambda: write_item(places, operation, parameters, keys)
@@ -300,13 +360,13 @@ def _targets(named: dict[str, Places], parameters: Body) -> Iterator[tuple[Place
     """Yield the items and keys of a batch or a transaction, with their tables."""
     for name, given in (parameters.get("RequestItems") or {}).items():
         if name in named and isinstance(given, dict):
-            yield from ((named[name], key) for key in given.get("Keys") or ())
+            yield from ((named[name], {"Key": key}) for key in given.get("Keys") or ())
         elif name in named and isinstance(given, list):
             for one in given:
                 for write in one.values() if isinstance(one, dict) else ():
                     if isinstance(write, dict):
-                        yield named[name], write.get("Item") or write.get("Key")
+                        yield named[name], write
     for action in parameters.get("TransactItems") or ():
         for one in action.values() if isinstance(action, dict) else ():
             if isinstance(one, dict) and one.get("TableName") in named:
-                yield named[one["TableName"]], one.get("Item") or one.get("Key")
+                yield named[one["TableName"]], one

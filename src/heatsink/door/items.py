@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .places import Keys, Places, Spot, shown_item
+from .places import Keys, Places, Spot
 from .protocol import Body, Call, Steps, WireError, refusal
 from .rewriting import for_place
+from .tagging import Tagged
 
 TARGETS = {"PutItem": "Item", "UpdateItem": "Key", "DeleteItem": "Key"}
 NOT_APPENDED = ("ConditionExpression", "Expected", "UpdateExpression", "AttributeUpdates")
@@ -28,7 +29,7 @@ def get_item(places: Places, parameters: Body, keys: Keys) -> Steps:
 def _read(places: Places, parameters: Body, spot: Spot) -> Steps:
     changed = {**parameters, "Key": places.parameters(parameters["Key"], spot)}
     [answer] = yield [places.call("GetItem", changed, spot)]
-    return shown_answer(answer, places.table.partition_key)
+    return shown_answer(answer, places)
 
 
 def write_item(places: Places, operation: str, parameters: Body, keys: Keys) -> Steps:
@@ -41,7 +42,7 @@ def write_item(places: Places, operation: str, parameters: Body, keys: Keys) -> 
         spots.append(bare(spot, keys))
     where = [(target, keys, one) for one in spots]
     answers = yield [placed_write(places, operation, parameters, one) for one in where]
-    shown = [shown_answer(answer, places.table.partition_key) for answer in answers]
+    shown = [shown_answer(answer, places) for answer in answers]
     return shown[0]
 
 
@@ -50,7 +51,8 @@ def placed_write(
 ) -> Call:
     """Return the call that carries out a write at a place. `where` starts with the key's field."""
     target, keys, spot = where
-    changed = {**parameters, target: places.parameters(parameters[target], spot)}
+    changed = Tagged(places, keys).request(target, parameters) if places.indexes else parameters
+    changed = {**changed, target: places.parameters(changed[target], spot)}
     if spot.bucket is not None:
         changed = for_place(changed, places.table, keys.key)
     return places.call(operation, changed, spot)
@@ -74,23 +76,18 @@ def check_append_only(table: str, operation: str, parameters: Body) -> None:
         )
 
 
-def shown_answer(answer: Any, partition_key: str) -> Body:
-    """Return the answer to a call on one item with the application's key, or raise its error."""
+def shown_answer(answer: Any, places: Places) -> Body:
+    """Return the answer to a call on one item as the application knows it, or raise its error."""
     if isinstance(answer, WireError):
-        raise shown_error(answer, partition_key)
+        raise places.error(answer)
     for field in ("Item", "Attributes"):
-        if field in answer:
-            answer = {**answer, field: shown_item(answer[field], partition_key)}
+        if answer.get(field):
+            shown = places.shown(answer[field])
+            answer = {**answer, field: shown}
+            if not shown:
+                del answer[field]  # an update that has changed nothing else
     metrics = answer.get("ItemCollectionMetrics")
     if metrics and "ItemCollectionKey" in metrics:
-        key = shown_item(metrics["ItemCollectionKey"], partition_key)
+        key = places.shown(metrics["ItemCollectionKey"])
         answer = {**answer, "ItemCollectionMetrics": {**metrics, "ItemCollectionKey": key}}
-    return dict(answer)
-
-
-def shown_error(error: WireError, partition_key: str) -> WireError:
-    """Return an error with the application's key in the item that it shows."""
-    item = error.body.get("Item")
-    if not isinstance(item, dict):
-        return error
-    return WireError(error.status, {**error.body, "Item": shown_item(item, partition_key)})
+    return dict(places.shown_costs(answer))

@@ -7,7 +7,7 @@ bare key.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from .items import bare, check_append_only
@@ -15,11 +15,13 @@ from .pages import total
 from .places import Keys, Places, Spot
 from .protocol import Body, Call, Need, Renew, Steps, WireError, checked, refusal
 from .rewriting import for_place
+from .spread_indexes import NOW, Moment
+from .tagging import TOKENS_LIVE_MS, Tagged, values_in
 
 ACTIONS = {"Put": "Item", "Update": "Key", "Delete": "Key", "ConditionCheck": "Key"}
 Tables = Mapping[str, Places]
 Waits = Generator[list[Need], list[Any], Any]
-WRITES_MAX = 25
+REUSED = "IdempotentParameterMismatchException"
 
 
 def batch_get(tables: Tables, parameters: Body) -> Steps:
@@ -33,17 +35,18 @@ def batch_get(tables: Tables, parameters: Body) -> Steps:
         keys = [None] * len(wanted["Keys"])
         for number, key in enumerate(wanted["Keys"]):
             keys[number] = yield from _place_to_read(places, key, consistent)
-        items[name] = {**wanted, "Keys": keys}
+        items[name] = {**places.with_keys(wanted), "Keys": keys}
     [answer] = yield [Call("BatchGetItem", {**parameters, "RequestItems": items})]
     if isinstance(answer, WireError):
-        raise answer
+        raise _shown_error(answer, tables.values())
     found, left = dict(answer.get("Responses", {})), dict(answer.get("UnprocessedKeys", {}))
     for name, places in tables.items():
         if name in found:
             found[name] = [places.shown(item) for item in found[name]]
         if name in left:
             left[name] = {**left[name], "Keys": [places.shown(key) for key in left[name]["Keys"]]}
-    return {**answer, "Responses": found, "UnprocessedKeys": left}
+    answer = {**answer, "Responses": found, "UnprocessedKeys": left}
+    return _with_costs(tables, answer)
 
 
 def _place_to_read(places: Places, key: Any, consistent: bool) -> Waits:
@@ -80,7 +83,7 @@ def batch_write(tables: Tables, parameters: Body) -> Steps:
     answers = yield needs
     for answer in answers:
         if isinstance(answer, WireError):
-            raise answer
+            raise _shown_error(answer, tables.values())
     return _shown_batch(tables, answers)
 
 
@@ -97,6 +100,8 @@ def _placed_request(places: Places, one: Any, strays: list[Body]) -> Waits:
         if target == "Key" and places.may_stray(keys, spot):
             key = places.parameters(given[target], bare(spot, keys))
             strays.append({verb: {target: key}})
+        if places.indexes:
+            given = Tagged(places, keys).request(target, given)
         return {verb: {**given, target: places.parameters(given[target], spot)}}
     return one
 
@@ -123,7 +128,20 @@ def _shown_write(places: Places, one: Body) -> Body:
     return {verb: {**given, target: places.shown(given[target])}}
 
 
+def _with_costs(tables: Tables, answer: Body) -> Body:
+    for places in tables.values():
+        answer = places.shown_costs(answer)
+    return answer
+
+
+def _shown_error(error: WireError, among: Iterable[Places]) -> WireError:
+    for places in among:
+        error = places.error(error)
+    return error
+
+
 def _with_metrics(tables: Tables, answer: Body) -> Body:
+    answer = _with_costs(tables, answer)
     metrics = answer.get("ItemCollectionMetrics")
     if not metrics:
         return answer
@@ -139,19 +157,63 @@ def _with_metrics(tables: Tables, answer: Body) -> Body:
 
 
 def transact_write(tables: Tables, parameters: Body) -> Steps:
-    """Carry out TransactWriteItems. Equal requests become equal upstream requests."""
-    actions, owners = [], []
+    """Carry out TransactWriteItems. Equal requests become equal upstream requests.
+
+    A value of a spread index may have got another number of buckets since the request was sent for
+    the first time. Then the request differs from that first one, and DynamoDB refuses its token. So
+    it is made once more as it would have been made at each such change while the token lives.
+    """
+    owners = [_owner(tables, action)[1] for action in parameters["TransactItems"]]
+    sent: list[list[Any]] = []
+    answer = yield from _transacted(tables, parameters, NOW, sent)
+    refused = answer
+    if _is_reuse(answer):
+        checked((yield [Renew()]))
+        for moment in _earlier(tables, parameters):
+            answer = yield from _transacted(tables, parameters, moment, sent)
+            if answer is not None and not _is_reuse(answer):
+                refused = answer
+                break
+    if isinstance(refused, WireError):
+        raise _shown_reasons(refused, owners)
+    return _with_metrics(tables, refused)
+
+
+def _is_reuse(answer: Any) -> bool:
+    return isinstance(answer, WireError) and answer.code == REUSED
+
+
+def _transacted(tables: Tables, parameters: Body, moment: Moment, sent: list[list[Any]]) -> Waits:
+    """Return the answer to a transaction as of a moment; None if the same one was sent before."""
+    actions = []
     for action in parameters["TransactItems"]:
         verb, places = _owner(tables, action)
-        owners.append(places)
         if places is None:
             actions.append(action)
         else:
-            actions.append((yield from _placed_action(places, verb, action[verb])))
+            actions.append((yield from _placed_action(places, verb, action[verb], moment)))
+    if actions in sent:
+        return None
+    sent.append(actions)
     [answer] = yield [Call("TransactWriteItems", {**parameters, "TransactItems": actions})]
-    if isinstance(answer, WireError):
-        raise _shown_reasons(answer, owners)
-    return _with_metrics(tables, answer)
+    return answer
+
+
+def _earlier(tables: Tables, parameters: Body) -> Iterator[Moment]:
+    """Yield moments at which the first request with the same token may have been made."""
+    times: set[int] = set()
+    indexes: set[tuple[str, str]] = set()
+    for action in parameters["TransactItems"]:
+        verb, places = _owner(tables, action)
+        for index in places.indexes.values() if places is not None else ():
+            from_ms = index.horizon_ms - TOKENS_LIVE_MS
+            indexes.add((index.table.name, index.name))
+            for value in values_in(index, action[verb]):
+                times.update(index.epochs_since(value, from_ms))
+    for time_ms in [None, *(one - 1 for one in sorted(times, reverse=True))]:
+        yield Moment(time_ms)
+        for one in sorted(indexes):
+            yield Moment(time_ms, frozenset([one]))
 
 
 def _owner(tables: Tables, action: Any) -> tuple[str, Places | None]:
@@ -163,21 +225,24 @@ def _owner(tables: Tables, action: Any) -> tuple[str, Places | None]:
     return "", None
 
 
-def _placed_action(places: Places, verb: str, given: Body) -> Waits:
+def _placed_action(places: Places, verb: str, given: Body, moment: Moment) -> Waits:
     target = ACTIONS.get(verb)
     keys = places.keys_of(given.get(target), exactly=target == "Key") if target else None
     if keys is None or target is None:
         return {verb: given}  # DynamoDB refuses the request
+    given = places.with_keys(given)
     if places.table.append_only:
         check_append_only(places.table.name, "UpdateItem", given)
     spot = yield from places.to_write(keys)
-    changed = {**given, target: places.parameters(given[target], spot)}
+    changed = Tagged(places, keys, moment).request(target, given) if places.indexes else given
+    changed = {**changed, target: places.parameters(changed[target], spot)}
     if spot.bucket is not None:
         changed = for_place(changed, places.table, keys.key)
     return {verb: changed}
 
 
 def _shown_reasons(error: WireError, owners: list[Places | None]) -> WireError:
+    error = _shown_error(error, {id(one): one for one in owners if one is not None}.values())
     reasons = error.body.get("CancellationReasons")
     if not isinstance(reasons, list) or len(reasons) != len(owners):
         return error
@@ -212,7 +277,8 @@ def transact_get(tables: Tables, parameters: Body) -> Steps:
             break
         spots = placed
     found = zip(answer.get("Responses", []), owners, strict=True)
-    return {**answer, "Responses": [_shown_response(one, places) for one, places in found]}
+    answer = {**answer, "Responses": [_shown_response(one, places) for one, places in found]}
+    return _with_costs(tables, answer)
 
 
 def _wanted(places: Places | None, action: Body) -> tuple[Places, Keys] | None:
@@ -239,6 +305,7 @@ def _looking_at(action: Body, one: tuple[Places, Keys] | None, spot: Spot | None
     if one is None or spot is None:
         return action
     [(verb, given)] = action.items()
+    given = one[0].with_keys(given)
     return {verb: {**given, "Key": one[0].parameters(given["Key"], spot)}}
 
 

@@ -21,6 +21,7 @@ from heatsink.stores.dynamodb.wire.values import Item
 from .declaration import Index, SpreadTable
 from .places import Places
 from .protocol import Body, Call, Need, Steps, WireError, refusal
+from .spread_indexes import RESERVED
 
 T = TypeVar("T")
 OPERATORS = {"EQ": "=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
@@ -68,7 +69,9 @@ def schema_of(table: SpreadTable, index: Index | None) -> KeySchema:
 
 def check_scalars(nested: Iterable[str], table: SpreadTable) -> None:
     """Raise if an expression reaches into a key attribute."""
-    if not table.key_attributes.isdisjoint(nested):
+    names = set(nested)
+    of_spread = any(name.startswith(RESERVED) for name in names)
+    if of_spread or not table.key_attributes.isdisjoint(names):
         raise ValidationFailed("a key attribute is no map and no list")
 
 

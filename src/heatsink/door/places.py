@@ -33,6 +33,7 @@ from .keys import TAG, TAGGED, hashed_bytes, physical, registry_key
 from .protocol import Body, Call, Need, Reach, Renew, WireError, checked, refusal
 from .recent import RecentPuts
 from .records import record_of
+from .spread_indexes import EXPRESSIONS, SpreadIndex, check_no_shadow, spread_indexes, stripped
 
 logger = logging.getLogger("heatsink")
 LABELS_KEPT = 16_384
@@ -72,7 +73,21 @@ class Places:
         self._has_warned = False
         self.recent = RecentPuts(table)
         self._has_fixed = any(rule.buckets > 1 for rule in table.rules)
+        self._indexes: tuple[int, dict[str, SpreadIndex]] = (-1, {})
         self.label = lru_cache(LABELS_KEPT)(self._label)
+
+    @property
+    def indexes(self) -> dict[str, SpreadIndex]:
+        """The table's spread indexes by name, at the steps that the view knows."""
+        version = self._view.version
+        if self._indexes[0] != version:
+            found = spread_indexes(self.table, self._view, self._hash)
+            self._indexes = (version, found)
+        return self._indexes[1]
+
+    @property
+    def horizon_ms(self) -> int:
+        return self._view.horizon_ms
 
     def _label(self, key: str) -> str:
         """Return the name of a key in the registry; empty if the key can never be spread."""
@@ -291,8 +306,39 @@ class Places:
         return Call(operation, parameters, spot.label, spot.bucket)
 
     def shown(self, item: Body) -> Body:
-        """Return a stored item with the application's partition key."""
-        return shown_item(item, self.table.partition_key)
+        """Return a stored item with the application's partition key, and without shadows."""
+        item = shown_item(item, self.table.partition_key)
+        return stripped(item) if self.indexes else item
+
+    def with_keys(self, parameters: Body) -> Body:
+        """Return a request whose expressions DynamoDB checks as if it still had deleted indexes.
+
+        An expression may not reach into the key of an index. So the new index's key replaces it.
+        Raises `WireError` if the request names a shadow attribute.
+        """
+        check_no_shadow(parameters.get("ExpressionAttributeNames"))
+        for index in self.indexes.values():
+            if not index.has_old and index.reaches_into(parameters):
+                parameters = index.renamed(parameters, EXPRESSIONS)
+        return parameters
+
+    def shown_costs(self, answer: Body) -> Body:
+        """Return an answer whose consumed capacity names the application's indexes."""
+        used = answer.get("ConsumedCapacity")
+        if used is None or not self.indexes:
+            return answer
+        for index in self.indexes.values():
+            used = index.capacity(used)
+        return {**answer, "ConsumedCapacity": used}
+
+    def error(self, error: WireError) -> WireError:
+        """Return an error with the application's key in its item, and its names of indexes."""
+        for index in self.indexes.values():
+            error = index.error(error)
+        item = error.body.get("Item")
+        if not isinstance(item, dict):
+            return error
+        return WireError(error.status, {**error.body, "Item": self.shown(item)})
 
 
 def adopting(registry: str, table: str) -> str:

@@ -72,15 +72,17 @@ class Span(NamedTuple):
     to_ms: int | None
 
 
-def read_query(parameters: Body, table: SpreadTable) -> Asked:
+def read_query(parameters: Body, table: SpreadTable, spread: Index | None = None) -> Asked:
     """Check a query of a table, or of an index that has the table's partition key.
 
-    Raises `ValidationFailed`.
+    `spread` is the index if it is a spread one. Raises `ValidationFailed`.
     """
     request = converted(parameters, Query)
     given, tests = prepared_query(request)
     check_select(request)
-    index = None if request.index_name is None else table.indexes.get(request.index_name)
+    index = spread
+    if index is None and request.index_name is not None:
+        index = table.indexes.get(request.index_name)
     if index is None and request.index_name is not None:
         raise ValidationFailed("there is no such index")
     if index is not None and index.is_global and request.consistent_read:

@@ -59,7 +59,7 @@ def for_place(parameters: Body, table: SpreadTable, key: str) -> Body:
         changed = {**changed, "Expected": expected}
     texts = {field: parameters.get(field) for field in (UPDATE, CONDITION)}
     names, values = parameters.get(NAMES), parameters.get(VALUES)
-    if not mentions(attribute, names, *texts.values()) or not _is_formed(parameters):
+    if not mentions(attribute, names, *texts.values()) or not is_formed(parameters):
         return changed
     given = read_expressions(names, values, texts)
     if not table.key_attributes.isdisjoint(given.nested):
@@ -74,7 +74,7 @@ def for_place(parameters: Body, table: SpreadTable, key: str) -> Body:
     }
 
 
-def _is_formed(parameters: Body) -> bool:
+def is_formed(parameters: Body) -> bool:
     """Return whether the fields have the right types and kinds. Otherwise DynamoDB refuses them."""
     if parameters.get("Expected") is not None or parameters.get("AttributeUpdates") is not None:
         return False  # which may not be mixed with expressions
@@ -88,6 +88,11 @@ def _is_formed(parameters: Body) -> bool:
         parameters[field] for field in (CONDITION, UPDATE) if parameters.get(field) is not None
     ]
     return bool(texts) and all(isinstance(text, str) for text in texts)
+
+
+def update_text(update: Update, names: dict[str, str], values: dict[str, Value]) -> str:
+    """Return a parsed update as text."""
+    return _Rewriter("", "", names, values)._update(update)
 
 
 def mentions(attribute: str, names: Any, *texts: Any) -> bool:

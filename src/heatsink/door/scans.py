@@ -41,14 +41,16 @@ def page_of_index(places: Places, parameters: Body, index: Index) -> Steps:
     return (yield from _page(places, "Query", parameters, index))
 
 
-def scan(places: Places, parameters: Body) -> Steps:
+def scan(places: Places, parameters: Body, index: Index | None = None) -> Steps:
+    """Scan the table, or an index. `index` is the index if it is one that was spread."""
     table, name = places.table, parameters.get("IndexName")
     if table.append_only:
         raise refusal(
             f"table {table.name} is declared append_only, so rows may be in two places and Scan is "
             "not possible: complete the adoption and declare the table without append_only"
         )
-    index = table.indexes.get(name) if isinstance(name, str) else None
+    if index is None and isinstance(name, str):
+        index = table.indexes.get(name)
     if name is not None and index is None:
         return (yield from must_be_refused("Scan", parameters))
     return (yield from _page(places, "Scan", parameters, index))
@@ -62,8 +64,8 @@ def _page(places: Places, operation: str, parameters: Body, index: Index | None)
             start = yield from start_at(places, parameters["ExclusiveStartKey"], names)
             changed = {**parameters, "ExclusiveStartKey": start}
         if _filters_by(places.table.partition_key, parameters):
-            given, tests = _prepared(operation, parameters)
-            _check(places, operation, given, (tests, index))
+            given, tests = prepared(operation, parameters)
+            check_page(places, operation, given, (tests, index))
             return (yield from _filtered(places, operation, changed, (given, tests)))
     except ValidationFailed:
         return (yield from must_be_refused(operation, parameters))
@@ -81,7 +83,7 @@ def _filters_by(attribute: str, parameters: Body) -> bool:
     return isinstance(text, str) and mentions(attribute, names, text)
 
 
-def _prepared(operation: str, parameters: Body) -> tuple[Expressions, dict[str, KeyTest]]:
+def prepared(operation: str, parameters: Body) -> tuple[Expressions, dict[str, KeyTest]]:
     if operation == "Scan":
         scanned = converted(parameters, Scan)
         given = prepared_scan(scanned)
@@ -93,7 +95,7 @@ def _prepared(operation: str, parameters: Body) -> tuple[Expressions, dict[str, 
     return prepared
 
 
-def _check(
+def check_page(
     places: Places,
     operation: str,
     given: Expressions,

@@ -20,6 +20,7 @@ from typing import Any
 from .declaration import SpreadTable
 from .keys import table_of
 from .places import application_key, shown_item
+from .spread_indexes import stripped
 
 IMAGES = ("Keys", "NewImage", "OldImage")
 CHANGE = "dynamodb"
@@ -29,7 +30,7 @@ __all__ = ["application_key", "decoded", "shown_records"]
 
 
 def decoded(record: Mapping[str, Any], *, partition_key: str) -> dict[str, Any]:
-    """Return a stream record with the application's partition key in keys and images.
+    """Return a stream record with the application's partition key, and without shadow attributes.
 
     `record` comes from a Lambda event, from `GetRecords`, or from a Kinesis stream. Records of
     items that are in no bucket are returned unchanged. All records of an item have the same stored
@@ -40,7 +41,8 @@ def decoded(record: Mapping[str, Any], *, partition_key: str) -> dict[str, Any]:
     change = record.get(CHANGE)
     if not isinstance(change, Mapping):
         return dict(record)
-    shown = {name: shown_item(change[name], partition_key) for name in IMAGES if name in change}
+    images = [name for name in IMAGES if name in change]
+    shown = {name: stripped(shown_item(change[name], partition_key)) for name in images}
     return {**record, CHANGE: {**change, **shown}}
 
 

@@ -35,6 +35,12 @@ class Kind(StrEnum):
     """Records that a user's own table was adopted, and since when: `orders/1700000000000`."""
     DECLARED = "declared"
     """Records how a user's own table was declared: its keys and its rules."""
+    INDEX = "index"
+    """A value of a global index of a user's own table: `orders/by-state/new`."""
+    SPREAD = "spread"
+    """Records how far the spreading of a global index is: `orders/by-state`."""
+    SWEPT = "swept"
+    """Records how often a value of an index had no item in its retired buckets."""
     WORKERS = "workers"
     """The workers of a queue partition, by its number."""
     PARTITION = "partition"
@@ -57,7 +63,9 @@ class Kind(StrEnum):
     """A tag of cached values."""
 
 
-WITH_ROWS = frozenset({Kind.KEY, Kind.POSTS, Kind.FOLLOWERS, Kind.FOLLOWING, Kind.TABLE})
+WITH_ROWS = frozenset(
+    {Kind.KEY, Kind.POSTS, Kind.FOLLOWERS, Kind.FOLLOWING, Kind.TABLE, Kind.INDEX}
+)
 
 
 class Subject(msgspec.Struct, frozen=True, array_like=True):

@@ -26,6 +26,7 @@ from heatsink.primitives.subjects import Kind, Subject
 
 from .decisions import BUCKETS, PIN, Decision, View
 from .layouts import Layout
+from .spread_indexes import TAGGING, note_on
 
 APPEND_ONLY = "append-only"
 LEAVING = "leaving"
@@ -90,7 +91,14 @@ class Adoptions:
         self._seen: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def allow(self, subject: Subject) -> bool:
-        """Return whether a subject may have several buckets. Only users' tables need a note."""
+        """Return whether a subject may have several buckets.
+
+        Only keys of users' tables and values of their indexes need a note.
+        """
+        if subject.kind is Kind.INDEX:
+            table, index, _ = subject.name.split("/", 2)
+            note = note_on(self._view, table, index)
+            return note is not None and note.step in TAGGING
         if subject.kind is not Kind.TABLE:
             return True
         version = self._view.version
@@ -109,6 +117,8 @@ class Adoptions:
         for decision in decisions:
             if self.allow(decision.subject):
                 found.append(decision)
+                continue
+            if decision.subject.kind is Kind.INDEX:
                 continue
             trial = replace(decision, subject=Subject(Kind.TRIAL, decision.subject.name))
             if decision.setting == BUCKETS and (

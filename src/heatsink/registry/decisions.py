@@ -65,8 +65,8 @@ def _pinned(kind: Kind, value: int | None, text: str) -> str:
         return "unset" if value is None else f"set to {_setting_of(text)}"
     if kind is Kind.ADOPTED:
         return "adopted"
-    if kind is Kind.DECLARED:
-        return "declared"
+    if kind in (Kind.DECLARED, Kind.SPREAD, Kind.SWEPT):
+        return "declared" if kind is Kind.DECLARED else "recorded"
     if kind in (Kind.SCHEDULE, Kind.STARTED):
         return "removed" if value is None else "set" if kind is Kind.SCHEDULE else "started"
     unit = "worker" if kind is Kind.WORKERS else "bucket"

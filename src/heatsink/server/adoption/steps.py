@@ -34,6 +34,7 @@ from heatsink.registry.registry import Registry
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
 
+from .indexing import check_no_indexes
 from .leaving import Keys, Moved, Mover, bucket_rows
 from .writers import Stray, spread_keys, strays
 
@@ -192,6 +193,7 @@ async def leave(
 
     With `everything`, scan the whole table for rows in buckets. May be repeated at any time.
     """
+    check_no_indexes(registry, address.table)
     if not is_leaving(registry.view, address.table):
         await registry.publish([departure(address.table)], term=None)
     client = open_table(address, clock)[1]

@@ -21,6 +21,7 @@ from heatsink.primitives.words import counted
 from heatsink.registry.decisions import View
 from heatsink.registry.declarations import recorded
 from heatsink.registry.registry import Registry
+from heatsink.server.adoption.indexing import IndexStanding, indexing
 from heatsink.server.adoption.steps import (
     Departure,
     Repair,
@@ -101,6 +102,40 @@ class Past(msgspec.Struct, frozen=True):
     is_flag=True,
     help="With --leave: read the whole table, as prefixes with fixed buckets need it.",
 )
+@click.option(
+    "--index",
+    help="Spread this global index of TABLE, whose hot values throttle writes. Alone: a dry run.",
+)
+@click.option(
+    "--spread",
+    "spreads",
+    is_flag=True,
+    help="With --index: create the new index, fill it, compare both, let queries use it, and "
+    "delete the old one. If it is interrupted, run it again.",
+)
+@click.option(
+    "--keep-old", is_flag=True, help="With --spread: stop before the old index is deleted."
+)
+@click.option(
+    "--sweep",
+    "sweeps",
+    is_flag=True,
+    help="With --index: move items out of buckets that are not used any more. Run it daily.",
+)
+@click.option(
+    "--pace",
+    type=click.FloatRange(0.1, 100_000),
+    default=200.0,
+    show_default=True,
+    help="With --index: how many items of one value are changed per second.",
+)
+@click.option(
+    "--in-flight",
+    type=click.FloatRange(0, 3_600),
+    default=60.0,
+    show_default=True,
+    help="With --index: how many seconds a program's call may take to reach DynamoDB.",
+)
 @json_option
 def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
     """Show how far the adoption of your TABLE by Heatsink is, and take the next step.
@@ -114,6 +149,11 @@ def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
         raise InvalidSetting(
             "--check, --move-strays, --policy, --complete and --leave are separate steps"
         )
+    of_index = [name for name in ("spreads", "keep_old", "sweeps") if options[name]]
+    if of_index and options["index"] is None:
+        raise InvalidSetting("--spread, --keep-old and --sweep need --index", field="index")
+    if options["index"] is not None and any(options[name] for name in steps[:-1]):
+        raise InvalidSetting("with --index use --spread, --sweep or --leave", field="index")
     result = asyncio.run(_step(url, table_name, options, SystemClock()))
     if as_json or options["policy"]:
         text = msgspec.json.encode(result)
@@ -131,6 +171,8 @@ async def _step(url: str, table_name: str, options: dict[str, Any], clock: Clock
     if options["policy"]:
         return await _policy(address, options["role"], clock)
     async with registry_at(url, clock) as registry:
+        if options["index"] is not None:
+            return await _index_step(registry, address, options, clock)
         if options["check"]:
             writers = writers_in(options["trail"], address.table, options["role"])
             rows: list[Stray] = []
@@ -153,6 +195,31 @@ async def _step(url: str, table_name: str, options: dict[str, Any], clock: Clock
         if options["completes"]:
             await complete(registry, address.table)
         return standing_of(registry.view, address.table)
+
+
+async def _index_step(
+    registry: Registry, address: DynamoAddress, options: dict[str, Any], clock: Clock
+) -> IndexStanding:
+    """Take a step with an index: spread it, sweep it, or bring it back."""
+    table = _declared_in(registry.view, address.table, options["tables"])
+    with progress_bar(count="items changed") as bar:
+        task = bar.add_task("", total=None)
+
+        def told(step: str, changed: int) -> None:
+            bar.update(task, completed=changed)
+            if step:
+                click.echo(f"{address.table}, index {options['index']}: {step}", err=True)
+
+        async with indexing(registry, address, table, options["index"], clock) as (index, runner):
+            migration = index.migration(options["pace"], told)
+            run, left = runner(options["in_flight"]).run, 0
+            if options["leaves"]:
+                await run(migration.leave())
+            if options["spreads"]:
+                await run(migration.spread(keep_old=options["keep_old"]))
+            if options["sweeps"]:
+                left = await run(migration.sweep())
+            return await index.standing(left)
 
 
 async def _policy(address: DynamoAddress, roles: tuple[str, ...], clock: Clock) -> Any:
@@ -202,8 +269,10 @@ def _declared(path: Path, table: str) -> SpreadTable:
     raise InvalidSetting(f"{path} does not declare the table {table!r}", field="tables")
 
 
-def _print(name: str, result: Standing | Past | Departure | Repair) -> None:
-    if isinstance(result, Standing):
+def _print(name: str, result: Standing | Past | Departure | Repair | IndexStanding) -> None:
+    if isinstance(result, IndexStanding):
+        _print_index(result)
+    elif isinstance(result, Standing):
         _print_standing(result)
     elif isinstance(result, Past):
         _print_past(name, result)
@@ -249,6 +318,42 @@ def _print_standing(standing: Standing) -> None:
         table = Table("partition key", "would have had", box=None)
         for one in standing.would[:SHOWN]:
             table.add_row(escape(one.partition_key), counted(one.buckets, "bucket"))
+        Console().print(table)
+
+
+STEPS = {
+    "creating": "the new index is being created. Run --spread again to go on.",
+    "tagging": "existing items get their shadow attribute. Run --spread again to go on.",
+    "filled": "both indexes are being compared. Run --spread again to go on.",
+    "reading": "queries use the new index; the old one still exists. Run --spread to delete it.",
+    "deleting": "the old index is being deleted. Run --spread again to go on.",
+    "spread": "spread. Run --sweep daily, which makes reads cheap again after a hot time.",
+    "restoring": "the old index is being created again. Run --leave again to go on.",
+    "returning": "queries use the old index again. Run --leave again to go on.",
+    "clearing": "the shadow attribute is being removed. Run --leave again to go on.",
+    "left": "not spread any more: it is as it was.",
+}
+
+
+def _print_index(index: IndexStanding) -> None:
+    name = f"{index.table}, index {index.index}"
+    if index.step is not None:
+        click.echo(f"{name}: {STEPS[index.step]}")
+        if index.spread_values:
+            click.echo(f"{counted(len(index.spread_values), 'value')} had several buckets so far.")
+        if index.open_buckets:
+            left = counted(index.open_buckets, "unused bucket")
+            click.echo(f"{left} may still hold items: run --sweep again later.")
+        return
+    click.echo(
+        f"{name}: not spread. --spread would create the index {index.new_index} on the attribute "
+        f"{index.shadow!r}, which holds {index.attribute} and a bucket, fill it, and delete "
+        f"{index.index} at the end."
+    )
+    if index.common:
+        table = Table(index.attribute, f"of {counted(index.looked_at, 'item')}", box=None)
+        for one in index.common:
+            table.add_row(escape(one.value), f"{one.items:,}")
         Console().print(table)
 
 

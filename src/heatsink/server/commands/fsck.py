@@ -37,7 +37,9 @@ from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import EXAMPLE, DynamoAddress, check_table, parse_url
 from heatsink.stores.stores import Stores
 
-FROM_ELSEWHERE = Elsewhere(unseen=(Kind.TABLE, Kind.TRIAL), follow=((Kind.AUTHOR, Kind.POSTS),))
+FROM_ELSEWHERE = Elsewhere(
+    unseen=(Kind.TABLE, Kind.INDEX, Kind.TRIAL), follow=((Kind.AUTHOR, Kind.POSTS),)
+)
 
 
 class FsckOutcome(msgspec.Struct, frozen=True):

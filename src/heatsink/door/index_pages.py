@@ -1,0 +1,337 @@
+"""Queries and scans of a spread index.
+
+A query asks all buckets of the value and merges their rows by the index's sort key. Rows with equal
+sort keys are ordered by their buckets, and within a bucket as DynamoDB orders them. A page token
+holds the application's keys, and one more attribute: where the buckets continue that have rows with
+the sort key of the last row.
+
+DynamoDB moves a row between two entries of an index in two steps, and late. So rows whose attribute
+differs from the value are dropped, and a row that two buckets hold is shown once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.expressions.key_conditions import KeyTest
+from heatsink.stores.dynamodb.wire.values import Item, native
+
+from .keys import TAG, physical
+from .pages import (
+    Page,
+    key_condition,
+    must_be_refused,
+    schema_of,
+    start_at,
+    without_local,
+)
+from .places import Places, application_key
+from .protocol import Body, Call, Need, Steps, WireError, refusal
+from .queries import Asked, Merge, Source, read_query
+from .scans import check_page, prepared
+from .spread_indexes import EXPRESSIONS, OPAQUE, SpreadIndex
+
+Resuming = Generator[list[Need], list[Any], Body]
+START = "ExclusiveStartKey"
+BARE = -1  # the bare value, in tokens
+
+
+class Position(msgspec.Struct, array_like=True):
+    """Where a page ended: the bucket of its last row.
+
+    `ties` holds the keys of the last row of each other bucket whose sort key is the same.
+    """
+
+    bucket: int
+    ties: dict[str, list[Any]] = {}
+
+
+_position = msgspec.json.Decoder(Position)
+
+
+def number(bucket: int | None) -> int:
+    return BARE if bucket is None else bucket
+
+
+def query_index(places: Places, index: SpreadIndex, parameters: Body) -> Steps:
+    """Query a spread index by its new index."""
+    plain, position = split_token(index, parameters)
+    try:
+        asked = read_query(plain, places.table, index.index)
+        index.check_scalar(asked.given.nested)
+        label = index.label(asked.key)
+        merge = IndexMerge(places, index, plain, asked)
+        merge.start(label)
+        if asked.request.exclusive_start_key is not None:
+            yield from merge.resume(asked.request.exclusive_start_key, position)
+    except ValidationFailed:
+        return (yield from refused(places, index, "Query", plain))
+    try:
+        return (yield from merge.steps(None))
+    except WireError as error:
+        raise places.error(error) from None
+
+
+def refused(places: Places, index: SpreadIndex, operation: str, parameters: Body) -> Steps:
+    """Return DynamoDB's error for a wrong request: ask the new index, and name the old one."""
+    try:
+        return (yield from must_be_refused(operation, renamed(index, parameters)))
+    except WireError as error:
+        raise places.error(error) from None
+
+
+def split_token(index: SpreadIndex, parameters: Body) -> tuple[Body, Position | None]:
+    """Return a request with the application's starting key only, and the position in that key."""
+    start = parameters.get(START)
+    if not isinstance(start, dict) or OPAQUE not in start:
+        return parameters, None
+    rest = {name: value for name, value in start.items() if name != OPAQUE}
+    try:
+        position = _position.decode(start[OPAQUE]["S"])
+    except (msgspec.MsgspecError, TypeError, KeyError):
+        raise refusal(
+            f"the starting key of the index {index.name} is damaged: its attribute {OPAQUE!r} must "
+            "be as LastEvaluatedKey had it"
+        ) from None
+    return {**parameters, START: rest}, position
+
+
+def uses_new(index: SpreadIndex, parameters: Body) -> bool:
+    """Return whether a page comes from the new index: a reader stays where it began."""
+    start = parameters.get(START)
+    if not isinstance(start, dict):
+        return index.reads_new
+    if OPAQUE in start:
+        if index.note.step in ("clearing", "left"):
+            raise _outdated(index)
+        return True
+    if index.reads_new and not index.has_old and start:
+        raise _outdated(index)
+    return False
+
+
+def _outdated(index: SpreadIndex) -> WireError:
+    return refusal(
+        f"the starting key is from before a change of index {index.name}, and the index that it "
+        "belongs to is deleted: begin the query again"
+    )
+
+
+class IndexSource(Source):
+    """The entries of one bucket of a value. `tests` is the key condition, from `start` on."""
+
+    def __init__(self, bucket: int | None, tests: dict[str, KeyTest]) -> None:
+        super().__init__(bucket, None)
+        self.tests = tests
+        self.last: Item | None = None
+        """The last row that a page took from here."""
+
+
+class Entry(NamedTuple):
+    """Where a row is in the order of a page."""
+
+    sort: tuple[Any, ...]
+    bucket: int
+
+
+class IndexMerge(Merge):
+    """One page of a query of a spread index."""
+
+    def __init__(self, places: Places, index: SpreadIndex, plain: Body, asked: Asked) -> None:
+        super().__init__(places, plain, asked, (None, 0))
+        self._index = index
+        self._sort = index.index.sort_keys
+        self._seen: set[tuple[str, str]] = set()
+
+    def start(self, label: str) -> None:
+        """Begin with all buckets that may hold rows of the value."""
+        self._label = label
+        for bucket in self._index.buckets(self._asked.key):
+            self._sources[bucket] = IndexSource(bucket, self._asked.tests)
+
+    def resume(
+        self, start: Item, position: Position | None
+    ) -> Generator[list[Need], list[Any], None]:
+        """Continue after the last row of the page before."""
+        assert position is not None
+        buckets = {number(bucket): bucket for bucket in self._sources}
+        for known in (position.bucket, *map(int, position.ties)):
+            if known not in buckets:  # retired meanwhile: a sweep has found it empty
+                self._sources[known] = IndexSource(known, self._asked.tests)
+        later = self._from_sort(start)
+        for bucket, source in self._sources.items():
+            assert isinstance(source, IndexSource)
+            keys = start
+            if number(bucket) != position.bucket:
+                tie = position.ties.get(str(number(bucket)))
+                if tie is None:
+                    source.tests = later
+                    continue
+                table = self._table
+                keys = {**start, table.partition_key: tie[0], table.sort_key: tie[1]}
+            source.last = keys
+            source.start = yield from self._stored(keys, bucket)
+
+    def _stored(self, keys: Item, bucket: int | None) -> Resuming:
+        """Return a starting key as the new index has it."""
+        found = self._places.keys_of(keys, exactly=False)
+        if found is None:
+            raise ValidationFailed("The provided starting key is invalid")
+        spot = yield from self._places.to_read(found, consistent=True)
+        stored = self._places.parameters(keys, spot)
+        del stored[self._index.attribute]
+        return {**stored, self._index.shadow: {"S": physical(self._asked.key, bucket)}}
+
+    def _from_sort(self, start: Item) -> dict[str, KeyTest]:
+        """Return the key condition from the sort key of the last row on, that one included."""
+        tests = dict(self._asked.tests)
+        if not self._sort:
+            return tests
+        [name] = self._sort
+        test, at = tests.get(name), start[name]
+        forward = self._asked.request.scan_index_forward
+        kind, values = (test.operator, test.values) if test is not None else ("", [])
+        if kind == "EQ":
+            return tests
+        if forward and kind in ("LT", "LE", "BETWEEN"):
+            tests[name] = KeyTest("BETWEEN", [at, values[-1]])
+        elif forward:
+            tests[name] = KeyTest("GE", [at])
+        elif kind in ("GT", "GE", "BETWEEN", "BEGINS_WITH"):
+            tests[name] = KeyTest("BETWEEN", [values[0], at])
+        else:
+            tests[name] = KeyTest("LE", [at])
+        return tests
+
+    def _call(self, source: Source, rows: int) -> Call:
+        assert isinstance(source, IndexSource)
+        index = self._index
+        name = physical(self._asked.key, source.bucket)
+        tests = {index.shadow: source.tests[index.attribute]}
+        tests |= {one: test for one, test in source.tests.items() if one != index.attribute}
+        changed = {
+            **self._plain,
+            "IndexName": index.stored_name,
+            **key_condition(tests, {index.shadow: {"S": name}}),
+            "Limit": rows,
+        }
+        changed.pop(START, None)
+        if source.start is not None:
+            changed[START] = source.start
+        return Call("Query", changed, self._label, source.bucket)
+
+    def _feed(self, source: Source, answer: Body) -> None:
+        self._capacities.append(self._index.capacity(answer.get("ConsumedCapacity")))
+        index, test = self._index, None
+        if self._sort:
+            test = self._asked.tests.get(self._sort[0])
+        source.start, source.done = answer.get("LastEvaluatedKey"), "LastEvaluatedKey" not in answer
+        for stored in answer["Items"]:
+            if stored.get(index.attribute) != {"S": self._asked.key}:
+                continue
+            if test is not None and not test.holds(stored[self._sort[0]]):
+                if self._is_past(test, stored[self._sort[0]]):
+                    source.done = True
+                continue
+            item = self._places.shown(stored)
+            sort = tuple(native(item[name]) for name in self._sort)
+            source.rows.append((Entry(sort, number(source.bucket)), item))
+
+    def _is_past(self, test: KeyTest, value: Any) -> bool:
+        """Return whether no later row can pass a test that a row's sort key has failed."""
+        prefix: Any = native(test.values[0])
+        return test.operator == "BEGINS_WITH" and native(value) > prefix
+
+    def _checked(self, rows: dict[int | None, Item]) -> Item:
+        [(bucket, item)] = rows.items()
+        source, table = self._sources[bucket], self._table
+        assert isinstance(source, IndexSource)
+        source.last = item
+        key = str(item[table.partition_key]), str(item[table.sort_key])
+        if key in self._seen:
+            return {}
+        self._seen.add(key)
+        return item
+
+    def _ended(self, last: Item | None) -> Body:
+        assert last is not None
+        table = self._table
+        sort = [last[name] for name in self._sort]
+        ended, ties = BARE, {}
+        for bucket, source in self._sources.items():
+            assert isinstance(source, IndexSource)
+            held = source.last
+            if held is last:
+                ended = number(bucket)
+            elif held is not None and [held[name] for name in self._sort] == sort:
+                ties[str(number(bucket))] = [held[table.partition_key], held[table.sort_key]]
+        names = schema_of(table, self._index.index).entry_names
+        position = Position(ended, ties)
+        token = {name: last[name] for name in names}
+        token[OPAQUE] = {"S": msgspec.json.encode(position).decode()}
+        answer: Body = self._page.answer(self._capacities)
+        return {**answer, "LastEvaluatedKey": token}
+
+
+def scan_index(places: Places, index: SpreadIndex, parameters: Body) -> Steps:
+    """Scan a spread index by its new index."""
+    plain, position = split_token(index, parameters)
+    try:
+        changed = {**without_local(plain), "IndexName": index.stored_name}
+        if plain.get(START) is not None:
+            names = schema_of(places.table, index.index).entry_names
+            start = yield from start_at(places, plain[START], names)
+            changed[START] = _entry(index, start, position)
+        given, _ = prepared("Scan", plain)
+        check_page(places, "Scan", given, ({}, index.index))
+        index.check_scalar(given.nested)
+    except ValidationFailed:
+        return (yield from refused(places, index, "Scan", parameters))
+    if plain.get("Select") == "ALL_ATTRIBUTES":
+        changed["Select"] = "ALL_ATTRIBUTES"
+    [answer] = yield [Call("Scan", changed)]
+    if isinstance(answer, WireError):
+        raise places.error(answer)
+    page = Page(given, plain.get("Select") == "COUNT", [])
+    for stored in answer["Items"]:
+        value = application_key(stored[index.shadow]["S"])
+        if stored.get(index.attribute) == {"S": value}:
+            page.take(places.shown(stored))
+    shown: Body = page.answer([index.capacity(answer.get("ConsumedCapacity"))])
+    last = answer.get("LastEvaluatedKey")
+    return shown if last is None else {**shown, "LastEvaluatedKey": _token(places, index, last)}
+
+
+def _entry(index: SpreadIndex, start: Body, position: Position | None) -> Body:
+    """Return a starting key of the new index."""
+    value = start[index.attribute].get("S")
+    if position is None or not isinstance(value, str):
+        raise ValidationFailed("The provided starting key is invalid")
+    rest = {name: one for name, one in start.items() if name != index.attribute}
+    bucket = None if position.bucket == BARE else position.bucket
+    return {**rest, index.shadow: {"S": physical(value, bucket)}}
+
+
+def _token(places: Places, index: SpreadIndex, last: Body) -> Body:
+    tag = last[index.shadow]["S"]
+    value = application_key(tag)
+    bucket = int(tag.removeprefix(value + TAG)) if tag != value else BARE
+    token = {**places.shown(last), index.attribute: {"S": value}}
+    names = schema_of(places.table, index.index).entry_names
+    position = msgspec.json.encode(Position(bucket)).decode()
+    return {**{name: token[name] for name in names}, OPAQUE: {"S": position}}
+
+
+def renamed(index: SpreadIndex, parameters: Body) -> Body:
+    """Return a page's request as one on the new index, to learn DynamoDB's error for it."""
+    attribute, shadow = index.attribute, index.shadow
+    changed = {**index.renamed(parameters, EXPRESSIONS), "IndexName": index.stored_name}
+    for field in ("KeyConditions", "QueryFilter", "ScanFilter", START):
+        given = changed.get(field)
+        if isinstance(given, dict) and attribute in given:
+            changed[field] = {shadow if n == attribute else n: one for n, one in given.items()}
+    return changed

@@ -1,0 +1,117 @@
+"""Bugs to plant in the spreading of an index. The simulation must find each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from heatsink.door import index_pages, many
+from heatsink.door.migration import Migration, Settle
+from heatsink.door.protocol import Call
+from heatsink.door.spread_indexes import SpreadIndex
+from heatsink.door.tagging import _Following
+
+from .index_simulation import IndexSimulation
+
+Bug = Callable[[], AbstractContextManager[object]]
+
+
+def a_removed_value_leaves_its_shadow_behind() -> AbstractContextManager[object]:
+    right = _Following.changed
+
+    def changed(self: Any, parameters: Any, update: Any) -> Any:
+        return parameters if update.removes else right(self, parameters, update)
+
+    return patch.object(_Following, "changed", changed)
+
+
+def a_stale_row_is_shown() -> AbstractContextManager[object]:
+    right = index_pages.IndexMerge._feed
+
+    def feed(self: Any, source: Any, answer: Any) -> None:
+        value = {"S": self._asked.key}
+        rows = [{**row, self._index.attribute: value} for row in answer["Items"]]
+        right(self, source, {**answer, "Items": rows})
+
+    return patch.object(index_pages.IndexMerge, "_feed", feed)
+
+
+def a_bucket_is_closed_before_it_is_swept() -> AbstractContextManager[object]:
+    def buckets(self: Any, value: str) -> list[int | None]:
+        layout = self._view.layout(self.label(value))
+        return [None, *range(layout.buckets)] if layout.buckets > 1 else [None]
+
+    return patch.object(SpreadIndex, "buckets", buckets)
+
+
+def a_sweep_looks_into_another_bucket() -> AbstractContextManager[object]:
+    right = Migration._entries
+    return patch.object(Migration, "_entries", lambda self, name: right(self, f"{name}0"))
+
+
+def _without_condition(make: str) -> AbstractContextManager[object]:
+    right = getattr(Migration, make)
+
+    def made(self: Any, *given: Any) -> Any:
+        call = right(self, *given)
+        if not isinstance(call, Call):
+            return call
+        rest = {name: one for name, one in call.parameters.items() if name != "ConditionExpression"}
+        rest["ExpressionAttributeNames"] = {"#s": self._index.shadow}
+        values = rest.pop("ExpressionAttributeValues", {})
+        if ":new" in values:
+            rest["ExpressionAttributeValues"] = {":new": values[":new"]}
+        return Call("UpdateItem", rest)
+
+    return patch.object(Migration, make, made)
+
+
+def a_backfill_overwrites_a_newer_value() -> AbstractContextManager[object]:
+    return _without_condition("_mending")
+
+
+def a_sweep_overwrites_a_newer_value() -> AbstractContextManager[object]:
+    return _without_condition("_retag")
+
+
+def a_step_begins_before_all_processes_know_the_last_one() -> AbstractContextManager[object]:
+    right = IndexSimulation._met
+
+    def met(self: Any, need: Any) -> Any:
+        return None if isinstance(need, Settle) else right(self, need)
+
+    return patch.object(IndexSimulation, "_met", met)
+
+
+def a_repeated_transaction_uses_the_newest_buckets_only() -> AbstractContextManager[object]:
+    return patch.object(many, "_earlier", lambda *_: iter(()))
+
+
+def a_page_token_forgets_the_ties_of_other_buckets() -> AbstractContextManager[object]:
+    right = index_pages.Position
+    return patch.object(index_pages, "Position", lambda bucket, *_: right(bucket))
+
+
+def an_update_keeps_the_shadow_of_the_old_value() -> AbstractContextManager[object]:
+    right = _Following.changed
+
+    def changed(self: Any, parameters: Any, update: Any) -> Any:
+        return parameters if update.sets else right(self, parameters, update)
+
+    return patch.object(_Following, "changed", changed)
+
+
+BUGS: list[Bug] = [
+    a_removed_value_leaves_its_shadow_behind,
+    a_stale_row_is_shown,
+    a_bucket_is_closed_before_it_is_swept,
+    a_sweep_looks_into_another_bucket,
+    a_backfill_overwrites_a_newer_value,
+    a_sweep_overwrites_a_newer_value,
+    a_step_begins_before_all_processes_know_the_last_one,
+    a_repeated_transaction_uses_the_newest_buckets_only,
+    a_page_token_forgets_the_ties_of_other_buckets,
+    an_update_keeps_the_shadow_of_the_old_value,
+]
