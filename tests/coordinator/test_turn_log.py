@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from heatsink.coordinator.lease import TurnLog
 from heatsink.errors import HeatsinkError, Unavailable
 from heatsink.testing import ManualClock
+from tests.waiting import soon
 
 AWAY = Unavailable("the store does not answer: retry")
 
@@ -78,17 +78,22 @@ async def test_a_client_tells_it_so(
     import heatsink
     from heatsink.stores.memory.data import MemoryRegistry
 
+    asked = 0
+
     async def away(*_: object) -> None:
+        nonlocal asked
+        asked += 1
         raise AWAY
 
+    def lines() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "coordinator" in record.msg]
+
     async with heatsink.connect("memory://") as hs:
-        while not hs.status().leads:
-            await asyncio.sleep(0.02)
+        await soon(lambda: hs.status().leads, "it leads")
         with monkeypatch.context() as broken:
             broken.setattr(MemoryRegistry, "meta", away)
-            await asyncio.sleep(0.5)
-        await asyncio.sleep(0.3)
-    lines = [record.getMessage() for record in caplog.records if "coordinator" in record.msg]
-    assert len(lines) == 2
-    assert lines[0] == f"a turn of the coordinator failed: {AWAY}"
-    assert lines[1].startswith("the coordinator's turns succeed again")
+            await soon(lambda: asked > 2 and lines(), "turns fail")
+        await soon(lambda: len(lines()) > 1, "turns succeed")
+    assert len(lines()) == 2
+    assert lines()[0] == f"a turn of the coordinator failed: {AWAY}"
+    assert lines()[1].startswith("the coordinator's turns succeed again")

@@ -21,7 +21,7 @@ from heatsink import connect
 from heatsink.primitives.connections import within_files
 from heatsink.server.api.requests import RequestLimits
 from tests.processes import Served, serving
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 LIMITS = (
     "header_bytes=4000",
@@ -184,7 +184,7 @@ def test_a_body_that_comes_too_slowly(server: Served) -> None:
     with closing(connected(server)) as connection:
         head = f"POST {MESSAGES} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
         connection.sendall(head.encode() + b'{"body"')
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE_S)
         assert connection.recv(1_000).startswith(b"HTTP/1.1 503 ")
 
 

@@ -29,7 +29,6 @@ def create(client: DynamoDBClient, table: str, kind: Literal["S", "B"]) -> None:
 
 
 @pytest.mark.full("one browser run of the engine's page is enough in plain runs")
-@pytest.mark.timeout(90)
 def test_a_long_key_is_shown_by_its_beginning(visit: Visit) -> None:
     with ours(BUSY) as url:
         page, client = visit(url), client_of(url)
@@ -60,7 +59,6 @@ def assert_numbers_are_beside_the_colours(page: Page) -> None:
 
 
 @pytest.mark.full("one browser run of the engine's page is enough in plain runs")
-@pytest.mark.timeout(90)
 def test_what_is_scrolled_or_focused_stays_so_while_the_figures_change(visit: Visit) -> None:
     with ours(BUSY) as url:
         page, client = visit(url, viewport={"width": 390, "height": 844}), client_of(url)
@@ -74,7 +72,6 @@ def test_what_is_scrolled_or_focused_stays_so_while_the_figures_change(visit: Vi
         client.close()
 
 
-@pytest.mark.timeout(90)
 def test_the_page_shows_a_hot_partition_and_what_the_engine_does_about_it(visit: Visit) -> None:
     with ours(BUSY) as url:
         page = visit(url)
