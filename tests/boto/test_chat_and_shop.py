@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from click.testing import CliRunner
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError
@@ -17,10 +18,13 @@ from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
+import heatsink
 from heatsink.boto import Attachment, attach
+from heatsink.cli import main
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.keys import TAG
 from heatsink.door.times import iso_text
+from heatsink.primitives.subjects import Kind, Subject
 from tests.adoption import complete_adoption
 from tests.door.world import DEFINITION
 from tests.waiting import until
@@ -57,10 +61,26 @@ class Tables:
 
         until(is_spread)
 
-    def stored(self) -> set[str]:
-        """Return the partition keys of the spread table as they are stored."""
+    def spread_index(self) -> None:
+        """Spread the index by-kind, and wait until new messages go to several of its buckets."""
+        address = f"dynamodb://{self.spread}?endpoint={self.engine.endpoint}"
+        flags = ["--index", "by-kind", "--spread", "--in-flight", "0"]
+        ran = CliRunner().invoke(main, ["adopt", self.engine.registry, address, *flags])
+        assert ran.exit_code == 0, ran.output
+        value = Subject(Kind.INDEX, f"{self.spread}/by-kind/message")
+        with heatsink.connect_sync(self.engine.registry, coordinate=False) as hs:
+            hs.pin(value, buckets=3, reason="a test")
+
+            def is_spread() -> bool:
+                found = hs.explain(value)
+                return found.layout.epoch_at(found.now_ms - SINCE_MS).buckets == 3
+
+            until(is_spread)
+
+    def stored(self, name: str = "pk") -> set[str]:
+        """Return the partition keys of the spread table, or of its index, as they are stored."""
         found = self.client.scan(TableName=self.spread)["Items"]
-        return {item["pk"]["S"] for item in found}
+        return {item[name]["S"] for item in found if name in item}
 
 
 @pytest.fixture
@@ -134,6 +154,7 @@ def test_the_application_is_unchanged_on_boto3(tables: Tables) -> None:
     engine = tables.engine
     client = engine.client()
     with attached(client, tables) as attachment:
+        tables.spread_index()
         tables.spread_room(attachment, 4)
         at = times(20)
         expected = run(chat(tables.plain, at), tables.client, tables.plain)
@@ -146,6 +167,7 @@ def test_the_application_is_unchanged_on_boto3(tables: Tables) -> None:
         assert found == expected
     assert len(found) == CALLS
     assert len([name for name in tables.stored() if TAG in name]) > 1
+    assert len([name for name in tables.stored("heatsink:by-kind") if TAG in name]) > 1
 
 
 async def test_the_application_is_unchanged_on_aiobotocore(tables: Tables) -> None:

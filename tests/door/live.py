@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 from botocore.config import Config
+from click.testing import CliRunner
 
 import heatsink
 from heatsink.boto import attach
+from heatsink.cli import main
 from heatsink.client.blocking import BlockingHeatsink
 from heatsink.door.keys import TAG, subject_in
 from heatsink.door.protocol import Body, WireError
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.layouts import Layout
 from heatsink.testing.clocks import ManualClock
 from heatsink.testing.dynamodb import LocalDynamoDB
@@ -30,10 +33,11 @@ from tests.processes import serving
 from tests.waiting import until
 
 from .grammar import HOT
-from .world import DEFINITION, TABLE, Upstream, declared
+from .world import DEFINITION, INDEX, TABLE, Upstream, declared
 
 API = "DynamoDB_20120810."
 BUCKETS = (1, 2, 3, 4, 8)
+VALUES = "uvw"
 NO_RETRIES = Config(retries={"total_max_attempts": 1})
 TABLES = f"""
 [[table]]
@@ -67,6 +71,7 @@ class LiveWorld:
         self.processes: Sequence[Way] = [Way(send)]
         self._hs = hs
         self._stored: Any = stored.client()
+        self.stored_url = stored.url
         self._spread: set[str] = set()
 
     def now_ms(self) -> int:
@@ -77,11 +82,19 @@ class LiveWorld:
 
     def change(self, rng: Random, key: str) -> None:
         self._pin(key, rng.choice(BUCKETS))
+        self._pin_value(rng.choice(VALUES), rng.choice(BUCKETS))
+
+    def _pin_value(self, value: str, buckets: int) -> None:
+        subject = Subject(Kind.INDEX, f"{TABLE}/{INDEX}/{value}")
+        if not self._hs.explain(subject).layout.full:
+            self._hs.pin(subject, buckets=buckets, reason="a test")
 
     def spread_all(self) -> None:
         """Give each hot key several buckets, and wait until new items go there."""
         for key in HOT:
             self._pin(key, 4)
+        for value in VALUES:
+            self._pin_value(value, 3)
         until(lambda: all(self._layout(key).max_buckets > 1 for key in HOT))
         newest = max(self._layout(key).epochs[-1].start_ms for key in HOT)
         until(lambda: self.now_ms() > newest)
@@ -119,7 +132,7 @@ def attached(folder: Path) -> Iterator[LiveWorld]:
             attach(client, tables=[declared()], registry=registry),
             heatsink.connect_sync(registry, coordinate=False) as hs,
         ):
-            yield ready(LiveWorld(_by_botocore(client), hs, stored))
+            yield ready(LiveWorld(_by_botocore(client), hs, stored), registry)
 
 
 @contextmanager
@@ -134,7 +147,7 @@ def behind_a_door(folder: Path) -> Iterator[LiveWorld]:
             heatsink.connect_sync(registry, coordinate=False) as hs,
             closing(HTTPConnection("127.0.0.1", door.port)) as connection,
         ):
-            yield ready(LiveWorld(_by_http(connection), hs, stored))
+            yield ready(LiveWorld(_by_http(connection), hs, stored), registry)
 
 
 def prepared(folder: Path, stored: LocalDynamoDB) -> str:
@@ -147,7 +160,12 @@ def prepared(folder: Path, stored: LocalDynamoDB) -> str:
     return registry
 
 
-def ready(world: LiveWorld) -> LiveWorld:
+def ready(world: LiveWorld, registry: str) -> LiveWorld:
+    """Spread the index and the hot keys."""
+    address = f"dynamodb://{TABLE}?endpoint={world.stored_url}"
+    flags = ["--index", INDEX, "--spread", "--in-flight", "0"]
+    ran = CliRunner().invoke(main, ["adopt", registry, address, *flags])
+    assert ran.exit_code == 0, ran.output
     world.spread_all()
     return world
 

@@ -29,7 +29,7 @@ def main() -> int:
     done, seed = 0, given.first
     began_s, runs = perf_counter(), list[Differential]()
     while done < given.count:
-        runs.append(_compared(seed, World(processes=3), REQUESTS))
+        runs.append(_compared(seed, World(processes=3, spread_index=True), REQUESTS))
         done, seed = done + REQUESTS, seed + 1
     _tell("the core", runs, perf_counter() - began_s)
     for opened in (attached, behind_a_door):

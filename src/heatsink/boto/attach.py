@@ -31,7 +31,7 @@ from heatsink.door.declaration import SpreadTable, check_sample, described, no_t
 from heatsink.door.drivers import AsyncDriver, BlockingDriver, is_thawed, of_heatsink
 from heatsink.door.keys import check_partition_value, subject_in
 from heatsink.door.places import adopting
-from heatsink.door.protocol import Body, Call, WireError
+from heatsink.door.protocol import Body, Call, WireError, is_of_index
 from heatsink.door.records import look_for_rows, record_of
 from heatsink.door.streams import shown_records
 from heatsink.errors import Closed, HeatsinkError, InvalidSetting
@@ -350,7 +350,10 @@ class _Hook:
         """Return how long to wait before a throttled call is sent again; None: do not."""
         if error.code not in THROTTLES:
             return None
-        if call.label:
+        if is_of_index(error.body):
+            for value in call.values:
+                self._background.tracker.record_throttle(value)
+        elif call.label:
             self._background.note_throttle(call.label, call.bucket)
         if attempt == ATTEMPTS - 1:
             return None

@@ -11,7 +11,7 @@ from typing import Any
 from .places import Keys, Places, Spot
 from .protocol import Body, Call, Steps, WireError, refusal
 from .rewriting import for_place
-from .tagging import Tagged
+from .tagging import Tagged, values_in
 
 TARGETS = {"PutItem": "Item", "UpdateItem": "Key", "DeleteItem": "Key"}
 NOT_APPENDED = ("ConditionExpression", "Expected", "UpdateExpression", "AttributeUpdates")
@@ -55,7 +55,9 @@ def placed_write(
     changed = {**changed, target: places.parameters(changed[target], spot)}
     if spot.bucket is not None:
         changed = for_place(changed, places.table, keys.key)
-    return places.call(operation, changed, spot)
+    indexes = places.indexes.values()
+    values = (index.label(one) for index in indexes for one in values_in(index, parameters))
+    return places.call(operation, changed, spot)._replace(values=tuple(filter(None, values)))
 
 
 def bare(spot: Spot, keys: Keys) -> Spot:

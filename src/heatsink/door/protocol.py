@@ -24,13 +24,15 @@ class Call(NamedTuple):
 
     `label` is the name of the partition key in the registry. It is empty if the call concerns no
     key or several keys. Throttling of the call counts as heat of that key. `bucket` is None for the
-    bare key.
+    bare key. `values` are the names of values of spread indexes that the call writes: if an index
+    throttles the call, that counts as their heat.
     """
 
     operation: str
     parameters: Body
     label: str = ""
     bucket: int | None = None
+    values: tuple[str, ...] = ()
 
 
 class LayoutOf(NamedTuple):
@@ -77,6 +79,13 @@ class WireError(HeatsinkError):
 
 def message_of(body: Body) -> str:
     return str(body.get("message") or body.get("Message") or "")
+
+
+def is_of_index(body: Body) -> bool:
+    """Return whether a throttled request was refused by an index, not by the table's own limits."""
+    reasons = [*(body.get("throttlingReasons") or ()), *(body.get("ThrottlingReasons") or ())]
+    names = [str(one.get("reason")) for one in reasons if isinstance(one, dict)]
+    return bool(names) and all(name.startswith("Index") for name in names)
 
 
 def refusal(reason: str) -> WireError:

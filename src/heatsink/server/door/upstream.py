@@ -16,7 +16,7 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, check_sample, described, no_table, sampling
 from heatsink.door.drivers import AsyncDriver, OwnRegistry, is_thawed, of_heatsink
-from heatsink.door.protocol import Body, Call, WireError
+from heatsink.door.protocol import Body, Call, WireError, is_of_index
 from heatsink.door.records import look_for_rows, record_of
 from heatsink.door.streams import GET_RECORDS, shown_records
 from heatsink.errors import HeatsinkError, InvalidSetting, NoTable
@@ -185,7 +185,11 @@ class Spreading:
         if answer.status == OK:
             return body
         if answer.status == BAD_REQUEST:
-            self._note(call.label, call.bucket, answer.body)
+            if is_of_index(body):
+                for value in call.values:
+                    self._tracker.record_throttle(value)
+            else:
+                self._note(call.label, call.bucket, answer.body)
         raise WireError(answer.status, body)
 
     def _label_of(self, parameters: Body) -> str:
@@ -201,9 +205,10 @@ class Spreading:
         if not label or failure.code not in THROTTLING:
             return
         reasons = failure.ThrottlingReasons + failure.throttlingReasons
-        of_keys = [one for one in reasons if "KeyRange" in str(one.get("reason"))]
+        names = [str(one.get("reason")) for one in reasons]
+        of_keys = [one for one in names if "KeyRange" in one and not one.startswith("Index")]
         if reasons and not of_keys:
-            return  # the whole table is over its limit: more buckets would not help
+            return  # the table or an index is over its limit: more buckets would not help
         if self._registry.view.layout(label).epochs[-1].uses(bucket):
             self._tracker.record_throttle(label)
 
