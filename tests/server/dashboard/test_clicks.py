@@ -52,6 +52,23 @@ def test_a_batch_is_paused_resumed_and_cancelled(site: Site, visit: Visit) -> No
     expect(row.locator(".state")).to_have_text("cancelled")
 
 
+def test_a_schedule_is_set_paused_and_removed(site: Site, visit: Visit) -> None:
+    page = visit(f"{site.url}/bulk")
+    page.get_by_text("Set a schedule").click()
+    for label, text in (("Schedule", "nightly"), ("Action", "resize"), ("Cron", "0 2 * * *")):
+        page.get_by_label(label, exact=True).fill(text)
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    page.get_by_role("button", name="Set", exact=True).click()
+    row = page.get_by_role("row").filter(has_text="0 2 * * * Europe/Berlin")
+    row.get_by_role("button", name="Pause").click()
+    expect(row.get_by_text("paused")).to_be_visible()
+    row.get_by_role("button", name="Resume").click()
+    expect(row.get_by_role("button", name="Pause")).to_be_visible()
+    row.get_by_role("button", name="Remove").click()
+    row.get_by_role("button", name="Really remove?").click()
+    expect(row).to_have_count(0)
+
+
 @pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_failures_are_shown_and_tried_again(site: Site, visit: Visit) -> None:
     page = visit(f"{site.url}/bulk")

@@ -4,6 +4,7 @@ import { open, part, send } from "/static/api.js";
 import { heatmap } from "/static/charts.js";
 import { bar, button, card, chart, figures, fillBar, h, sureButton, table, wide, write } from "/static/elements.js";
 import { batches, latest, rateOf, series } from "/static/history.js";
+import { makeSchedules } from "/static/pages/schedules.js";
 import { count as countWords, moment, NONE, number, seconds } from "/static/words.js";
 
 const FAILURES_SHOWN = 50;
@@ -199,13 +200,14 @@ export function makeBulk(app) {
     (one) => one.waiting, "waiting");
   const workers = lookChart("Workers in each partition", "Workers in each partition over time",
     (one) => one.workers, "workers");
-  const [parts, tenants] = [makePartitions(), makeTenants()];
+  const [parts, tenants, schedules] = [makePartitions(), makeTenants(), makeSchedules(app)];
   const none = wide("No queue", h("p", { class: "empty" }, ...NO_QUEUE));
   const some = [
     wide("The queue now", now.element),
     depth.element,
     workers.element,
     wide("Batches", list.element),
+    wide("Schedules", schedules.element),
     wide("Tenants of these batches", tenants.element),
     wide("Partitions", parts.element),
   ];
@@ -219,6 +221,7 @@ export function makeBulk(app) {
     const all = latest.batches && batches();
     list.update(all);
     tenants.update(all);
+    schedules.update();
     parts.update(lines());
     depth.update();
     workers.update();
