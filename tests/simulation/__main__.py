@@ -12,6 +12,7 @@ from multiprocessing import Pool
 from os import cpu_count
 from typing import NamedTuple
 
+from tests.bulk.simulation.flows import simulate as simulate_flows
 from tests.bulk.simulation.world import simulate as simulate_bulk
 from tests.cluster.simulation import simulate as simulate_cluster
 from tests.emulator.simulation.followed import simulate_followed
@@ -27,6 +28,7 @@ from .world import simulate, simulate_dynamodb
 RUNS: dict[str, Callable[[int], object]] = {
     "log": simulate,
     "bulk": simulate_bulk,
+    "flows": simulate_flows,
     "cluster": simulate_cluster,
     "reads": reads.simulate,
     "timelines": timelines.simulate,

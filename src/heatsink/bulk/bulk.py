@@ -594,7 +594,7 @@ class Bulk:
         return Action(NEXT, self._follow, max_attempts=100, timeout_s=DAY_S, backoff_max_s=60)
 
     async def _follow(self, told: dict[str, Any], _: Context) -> None:
-        batch, ask = await self._get(told["batch"]), self._ask_results
-        found = flows.following(batch, told, ask, self.failures(batch.id), now_ms(self._clock))
-        for wanted, items in found:
+        batch, now = await self._get(told["batch"]), now_ms(self._clock)
+        lap, failures = told["lap"], self.failures(batch.id)
+        for wanted, items in flows.following(batch, lap, self._ask_results, failures, now):
             await self._accept(wanted, items, spread=True)

@@ -35,6 +35,7 @@ NO_WORKER = "waiting: no worker"
 CALLBACK = ":done:"  # in the ids of completion callbacks
 NEXT_MARK, THEN_MARK, OTHERWISE_MARK = ":next:", ":then:", ":otherwise:"  # of follow-up batches
 MARKS = (CALLBACK, NEXT_MARK, THEN_MARK, OTHERWISE_MARK)
+NEXT_TRIES = 5  # batches in a row that try to submit what follows
 VERSIONS_APART = 1 << 20  # more changes than a record sees in its life
 
 
@@ -406,8 +407,29 @@ def callbacks(batch: Batch, now_ms: int) -> Iterator[tuple[Batch, dict[str, str 
         yield _callback(batch, now_ms)
     has_followers = batch.then is not None or batch.otherwise is not None
     if has_followers and batch.state in ("done", "failed"):
-        told, outcome = _callback(replace(batch, on_done=NEXT), now_ms)
-        yield replace(told, id=f"{batch.id}{NEXT_MARK}{batch.lap}"), {**outcome, "lap": batch.lap}
+        yield _submitter(batch, batch.id, str(batch.lap), now_ms)
+    if batch.action == NEXT and batch.state == "failed":
+        parent, _, lap = batch.id.rpartition(NEXT_MARK)
+        lap, _, tries = lap.partition(".")
+        if int(tries or 0) < NEXT_TRIES - 1:
+            yield _submitter(batch, parent, f"{lap}.{int(tries or 0) + 1}", now_ms)
+
+
+def _submitter(
+    batch: Batch, parent: str, lap: str, now_ms: int
+) -> tuple[Batch, dict[str, str | int]]:
+    """Return the batch that submits what follows the batch `parent`, and its item.
+
+    An item fails after its worker died three times. So this batch is submitted again if it fails.
+    """
+    submitter = Batch(
+        id=f"{parent}{NEXT_MARK}{lap}",
+        action=NEXT,
+        tenant=batch.tenant,
+        submitted_ms=now_ms,
+        weight=batch.weight,
+    )
+    return submitter, {"batch": parent, "lap": int(lap.partition(".")[0])}
 
 
 def _callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:

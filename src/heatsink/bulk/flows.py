@@ -21,7 +21,7 @@ from heatsink.primitives.checks import check_whole, shown
 
 from .actions import Fail, check_action
 from .batch import Batch, Failure, Next, Progress, parse_rate
-from .changes import NEXT_MARK, OTHERWISE_MARK, THEN_MARK
+from .changes import NEXT_MARK, NEXT_TRIES, OTHERWISE_MARK, THEN_MARK
 from .results import Ask, KeptResult, ResultOptions, kept_by, read_results
 
 DEPTH_MAX = 8
@@ -87,16 +87,16 @@ def actions_of(batch: Batch) -> list[tuple[str, str]]:
 
 
 def following(
-    batch: Batch, told: dict[str, Any], ask: Ask, failures: AsyncIterator[Failure], now_ms: int
+    batch: Batch, lap: int, ask: Ask, failures: AsyncIterator[Failure], now_ms: int
 ) -> list[tuple[Batch, Items]]:
-    """Return the batches that follow the lap of `batch` that `told` describes, with their items."""
+    """Return the batches that follow this lap of `batch`, with their items."""
     found = []
     if batch.then is not None:
-        wanted = _batch_of(batch, batch.then, f"{THEN_MARK}{told['lap']}", now_ms)
-        found.append((wanted, _done(batch, told, ask)))
-    if batch.otherwise is not None and batch.lap == told["lap"]:  # else they run again
-        wanted = _batch_of(batch, batch.otherwise, f"{OTHERWISE_MARK}{told['lap']}", now_ms)
-        found.append((wanted, _failed(told, failures)))
+        wanted = _batch_of(batch, batch.then, f"{THEN_MARK}{lap}", now_ms)
+        found.append((wanted, _done(batch, lap, ask)))
+    if batch.otherwise is not None and batch.lap == lap:  # else they run again
+        wanted = _batch_of(batch, batch.otherwise, f"{OTHERWISE_MARK}{lap}", now_ms)
+        found.append((wanted, _failed(batch, failures)))
     return found
 
 
@@ -115,22 +115,23 @@ def _batch_of(batch: Batch, following: Next, mark: str, now_ms: int) -> Batch:
     )
 
 
-async def _done(batch: Batch, told: dict[str, Any], ask: Ask) -> Items:
+async def _done(batch: Batch, lap: int, ask: Ask) -> Items:
     """Yield the items that were done in this lap.
 
     Raises `Unavailable` if results are missing: then nothing is submitted.
     """
     count = 0
     async for result in read_results(batch, ask, with_items=True):
-        count += result.lap <= told["lap"]
-        if result.lap == told["lap"]:
+        count += 1
+        if result.lap == lap:
             if batch.then is None or not batch.then.each:
                 yield {"index": result.index, "item": result.item, "result": result.value}
                 continue
             for value in _list_of(result):
                 yield value
-    if count != told["done"]:
-        raise Unavailable(f"{count:,} results are left of {told['done']:,} items that were done")
+    done = sum(end.done for end in batch.ends)
+    if count < done:  # more, if a later lap has begun
+        raise Unavailable(f"{count:,} results are left of {done:,} items that were done")
 
 
 def _list_of(result: KeptResult) -> list[Any]:
@@ -139,7 +140,7 @@ def _list_of(result: KeptResult) -> list[Any]:
     return result.value
 
 
-async def _failed(told: dict[str, Any], failures: AsyncIterator[Failure]) -> Items:
+async def _failed(batch: Batch, failures: AsyncIterator[Failure]) -> Items:
     count = 0
     async for failure in failures:
         count += 1
@@ -149,8 +150,9 @@ async def _failed(told: dict[str, Any], failures: AsyncIterator[Failure]) -> Ite
             "reason": failure.reason,
             "attempts": failure.attempts,
         }
-    if count != told["failed"]:
-        raise Unavailable(f"{count:,} of {told['failed']:,} failed items are left")
+    failed = sum(end.failed for end in batch.ends)
+    if count != failed:
+        raise Unavailable(f"{count:,} of {failed:,} failed items are left")
 
 
 class _Waits(Protocol):
@@ -171,9 +173,14 @@ async def come(
     except NotFound:
         parent, submitter = parent_of(id)
         progress = await bulk.wait(parent, timeout_s)
-        if progress.state in ("done", "failed"):
-            await bulk.tell_done(await get(parent))
-            await bulk.wait(submitter, timeout_s)
+        if progress.state not in ("done", "failed"):
+            return
+        await bulk.tell_done(await get(parent))
+        for tries in range(NEXT_TRIES):
+            name = f"{submitter}.{tries}" if tries else submitter
+            if (await bulk.wait(name, timeout_s)).state == "done":
+                return
+            await bulk.tell_done(await get(name))
 
 
 def parent_of(id: str) -> tuple[str, str]:
