@@ -241,7 +241,7 @@ class Core:
         if label:
             self._heat.record_read(label)
         is_cold = places.is_cold(label) and parameters.get("ConsistentRead") is not True
-        is_cold = is_cold and not places.indexes
+        is_cold = is_cold and not places.has_shadows
         if is_cold and name is None and key is not None and TAG not in key:
             return None
         return self._adapted("Query", parameters, lambda: query(places, parameters, self._view))
@@ -283,7 +283,7 @@ class Core:
             return self._reread("GetItem", parameters, size)
         if label := places.label(keys.key):
             self._heat.record_read(label)
-        if places.is_bare(keys) and not places.indexes:
+        if places.is_bare(keys) and not places.has_shadows:
             return None
         return self._adapted("GetItem", parameters, lambda: get_item(places, parameters, keys))
 
@@ -299,7 +299,7 @@ class Core:
             if not exactly:
                 places.note_put(keys)
         self._count_values(places, parameters, size)
-        if places.is_bare(keys) and not places.indexes:
+        if places.is_bare(keys) and not places.has_shadows:
             return None
         return self._adapted(
             operation, parameters, lambda: write_item(places, operation, parameters, keys)

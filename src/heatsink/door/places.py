@@ -86,8 +86,9 @@ class Places:
         return self._indexes[1]
 
     @property
-    def horizon_ms(self) -> int:
-        return self._view.horizon_ms
+    def has_shadows(self) -> bool:
+        """Whether items may have shadow attributes, which no answer may show."""
+        return any(index.note.step != "left" for index in self.indexes.values())
 
     def _label(self, key: str) -> str:
         """Return the name of a key in the registry; empty if the key can never be spread."""
