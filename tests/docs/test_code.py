@@ -25,7 +25,8 @@ def run_python(arguments: list[str], folder: Path) -> str:
 @pytest.mark.timeout(180)  # machines may be busy
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
-    code = "\n".join(block.text for block in blocks(page) if block.language == "python") + "\n"
+    shown = [block for block in blocks(page) if block.language == "python" and block.is_run]
+    code = "\n".join(block.text for block in shown) + "\n"
     script = tmp_path / "page.py"
     script.write_text(code)
     output = run_python([str(script)], tmp_path)
