@@ -9,11 +9,12 @@ import pytest
 
 from heatsink.errors import InvalidSetting
 from heatsink.lab.demo.act import ActSnapshot, ActVerdict, Offer
-from heatsink.lab.demo.acts import ACTS, NAMES, bulk, celebrity, find_act, likes, product
+from heatsink.lab.demo.acts import ACTS, NAMES, bulk, celebrity, find_act, likes, product, service
 from heatsink.lab.demo.acts.bulk import BulkAct, BulkNow
 from heatsink.lab.demo.acts.celebrity import CelebrityAct, CelebrityNow, PostNow
 from heatsink.lab.demo.acts.likes import LikesAct, LikesNow
 from heatsink.lab.demo.acts.product import ProductAct, ProductNow, ProductOutcome
+from heatsink.lab.demo.acts.service import ServiceAct, ServiceNow
 from heatsink.lab.demo.lanes import LaneMeter, Totals
 from heatsink.lab.demo.traffic import TrafficPlan
 from heatsink.testing import ManualClock
@@ -62,14 +63,14 @@ def test_every_act_has_three_sentences_a_place_to_look_and_its_small_print(act: 
     assert all(sentence.count(". ") <= 1 for sentence in about.sentences)
 
 
-@pytest.mark.parametrize(("text", "name"), [("1", "chat"), ("5", "bulk"), ("likes", "likes")])
+@pytest.mark.parametrize(("text", "name"), [("1", "chat"), ("6", "service"), ("likes", "likes")])
 def test_an_act_is_found_by_number_or_name(text: str, name: str) -> None:
     assert find_act(text).name == name
 
 
-@pytest.mark.parametrize("text", ["0", "6", "chats", ""])
+@pytest.mark.parametrize("text", ["0", "7", "chats", ""])
 def test_an_act_that_there_is_not_is_refused(text: str) -> None:
-    with pytest.raises(InvalidSetting, match="act must be 1 to 5 or one of chat, likes"):
+    with pytest.raises(InvalidSetting, match="act must be 1 to 6 or one of chat, likes"):
         find_act(text)
 
 
@@ -105,6 +106,36 @@ def test_refused_likes_of_a_busy_machine_are_excused_but_wrong_numbers_are_not()
     refused = likes.judge(SHORT, Totals(79, 60), Totals(79, 70), 60, 70)
     wrong = likes.judge(SHORT, Totals(79, 60), Totals(79, 70), 60, 71)
     assert (refused.outcome, wrong.outcome) == ("too_busy", "not_held")
+
+
+# --- service
+
+
+def test_an_existing_service_loses_messages_without_heatsink_and_none_with_it() -> None:
+    verdict, told = play(ServiceAct(), SMALL)
+    last = cast("ServiceNow", told[-1])
+    assert verdict.outcome == "held"
+    assert last.heatsink.totals.accepted == last.heatsink.totals.offered
+    assert last.plain.totals.dropped > 0.3 * last.plain.totals.offered
+    assert f"stored {last.heatsink.totals.accepted:,} with Heatsink" in verdict.line
+    buckets = [now.heatsink.spread.buckets for now in cast("list[ServiceNow]", told)]
+    assert buckets[0] == 1
+    assert max(buckets) >= 3
+    assert "one partition is enough for both" in words(told)
+    assert "the table accepts 100" in words(told)
+
+
+def test_messages_that_are_missing_doubled_or_lost_are_called_a_failure() -> None:
+    accepted = {b"a": b"a", b"b": b"b"}
+    assert service.wrongs(accepted, [("a", "1"), ("b", "1"), ("not acknowledged", "1")]) == 0
+    assert service.wrongs(accepted, [("a", "1")]) == 1
+    assert service.wrongs(accepted, [("a", "1"), ("b", "1"), ("b", "1")]) == 1
+    assert service.wrongs(accepted, [("a", "2"), ("b", "1")]) == 1
+    wrong = service.judge(DONE, Totals(100, 60), Totals(100, 100), wrong=1)
+    dropped = service.judge(DONE, Totals(100, 60), Totals(100, 99, dropped=1), wrong=0)
+    assert [one.outcome for one in (wrong, dropped)] == ["not_held", "not_held"]
+    assert marks(wrong) == [False, True, None]
+    assert marks(dropped) == [True, False, None]
 
 
 # --- product

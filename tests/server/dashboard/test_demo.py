@@ -80,7 +80,7 @@ def shows(page: Page, act: str, snapshots: int = 1) -> None:
 def test_a_newcomer_steps_through_the_acts(new_demo: str, visit: Visit) -> None:
     page = visit(new_demo)
     shows(page, "chat", 2)
-    expect(page.locator("h1")).to_contain_text("Act 1 of 5")
+    expect(page.locator("h1")).to_contain_text("Act 1 of 6")
     expect(page.locator("#story p")).to_have_count(3)
     expect(page.locator("#look")).to_contain_text("Look at the red")
     expect(page.get_by_role("button", name="← Previous")).to_be_disabled()

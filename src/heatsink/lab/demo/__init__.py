@@ -1,1 +1,1 @@
-"""The demo: Heatsink in five acts with real traffic, on a page beside the dashboard or as text."""
+"""The demo: Heatsink in six acts with real traffic, on a page beside the dashboard or as text."""

@@ -66,7 +66,7 @@ def demo(
     limit: int | None,
     **options: Any,
 ) -> None:
-    """Show five acts of real traffic, each without and with Heatsink, side by side."""
+    """Show six acts of real traffic, each without and with Heatsink, side by side."""
     plan = TrafficPlan(**options)
     is_given = peak is not None or limit is not None
     sized = fixed(plan.sized(peak, limit)) if is_given else calibrated
@@ -93,7 +93,7 @@ def _demo_in_terminal(
     outcome = asyncio.run(play())
     if act_name != ALL and not as_json:
         click.echo(
-            "To run all five acts, pass --act all. To watch in a browser, leave out --headless."
+            "To run all six acts, pass --act all. To watch in a browser, leave out --headless."
         )
     click.get_current_context().exit(EXIT_CODES[outcome])
 

@@ -19,6 +19,7 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.errors import Retryable, Throttled
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.ids import TIME_MS_MAX, Uuid7, minter_of
+from heatsink.primitives.subjects import Subject
 
 TRIES = 3
 T = TypeVar("T")
@@ -159,7 +160,7 @@ class Spread(msgspec.Struct, frozen=True):
 UNSPREAD = Spread(1, 1, 1, "a plain store keeps a key in one partition")
 
 
-async def spread_of(heatsink: Heatsink, key: str) -> Spread:
+async def spread_of(heatsink: Heatsink, key: str | Subject) -> Spread:
     explained = await heatsink.explain(key)
     layout = explained.layout
     return Spread(explained.buckets, layout.buckets, layout.max_buckets, explained.reason)

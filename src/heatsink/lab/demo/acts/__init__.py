@@ -10,8 +10,11 @@ from .celebrity import CelebrityAct
 from .chat import ChatAct
 from .likes import LikesAct
 from .product import ProductAct
+from .service import ServiceAct
 
-ACTS: tuple[Act, ...] = (ChatAct(), LikesAct(), ProductAct(), CelebrityAct(), BulkAct())
+ACTS: tuple[Act, ...] = (
+    *(ChatAct(), LikesAct(), ProductAct(), CelebrityAct(), BulkAct(), ServiceAct()),
+)
 NAMES = tuple(act.name for act in ACTS)
 
 

@@ -7,12 +7,13 @@ import { make as makeCelebrity } from "/demo/static/acts/celebrity.js";
 import { make as makeChat } from "/demo/static/acts/chat.js";
 import { make as makeLikes } from "/demo/static/acts/likes.js";
 import { make as makeProduct } from "/demo/static/acts/product.js";
+import { make as makeService } from "/demo/static/acts/service.js";
 
 const STOPPED = "The demo has stopped. Run ./dev demo again: this page reconnects by itself.";
-const MAKERS = { chat: makeChat, likes: makeLikes, product: makeProduct, celebrity: makeCelebrity, bulk: makeBulk };
+const MAKERS = { chat: makeChat, likes: makeLikes, product: makeProduct, celebrity: makeCelebrity, bulk: makeBulk, service: makeService };
 const DASHBOARD = {
   chat: ["/keys", "Keys"], likes: ["/keys", "Keys"], product: ["/reads", "Reads"],
-  celebrity: ["/timelines", "Timelines"], bulk: ["/bulk", "Bulk"],
+  celebrity: ["/timelines", "Timelines"], bulk: ["/bulk", "Bulk"], service: ["/keys", "Keys"],
 };
 const MARKS = { "": "", playing: "▶", held: "✓", not_held: "✗", too_busy: "–" };
 const OUTCOMES = { held: "held", not_held: "did not hold", too_busy: "too busy" };
