@@ -106,6 +106,9 @@ def test_a_decision_is_printed_in_words() -> None:
     assert for_key("k", BUCKETS, 1, "calm").words == "1 bucket"
     assert for_key("k", PIN, 4, "launch").words == "pinned to 4 buckets"
     assert for_key("k", PIN, None, "over").words == "unpinned"
+    redis = Subject(Kind.REDIS, "queue:6379")
+    assert Decision(redis, "own_redis", 8, "slow").words == "should share its partitions"
+    assert Decision(redis, "own_redis", None, "room").words == "needs no other server"
     author = Subject(Kind.AUTHOR, "grace")
     assert Decision(author, BUCKETS, 2, "many").words == "pulled"
     assert Decision(author, PIN, 1, "few").words == "pushed"

@@ -116,7 +116,7 @@ def test_a_batch_that_no_worker_can_run_says_so_in_every_view(server: Served) ->
     headers = {"authorization": "Bearer boss-0001"}
     made = httpx.post(f"{server.url}/v1/bulk/tag", json=[1], headers=headers).json()
     why = "waiting: no worker has action 'tag'"
-    until(lambda: why in " ".join(run_wide(server, "top", "--once").stdout.split()))
+    until(lambda: why in " ".join(run_wide(server, "top").stdout.split()))
     for path in ("", f"/{made['id']}"):
         answer = httpx.get(f"{server.url}/v1/bulk{path}", headers=headers)
         assert f'"reason":"{why}"' in answer.text

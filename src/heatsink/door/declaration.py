@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from heatsink.errors import InvalidId, InvalidSetting
 from heatsink.primitives.checks import check_text, check_whole, shown
-from heatsink.primitives.words import counted, did_you_mean
+from heatsink.primitives.words import did_you_mean
 from heatsink.stores.dynamodb.wire.values import Native, native
 
 from .times import TimeOf, careful
@@ -344,6 +344,7 @@ def check_sample(declared: SpreadTable, items: Iterable[Mapping[str, Any]]) -> N
         found.setdefault((key, declared.rule_of(sort)), []).append(sort)
     _warn_of_misspelt(declared, found)
     seen: dict[Rule, tuple[int, int]] = {}
+    examples: dict[Rule, Native] = {}
     for (key, rule), sorts in found.items():
         if rule.time_of is None:
             continue
@@ -351,19 +352,24 @@ def check_sample(declared: SpreadTable, items: Iterable[Mapping[str, Any]]) -> N
         _check_growth(declared, key, [(s, time) for s, time in timed if time is not None])
         with_time, count = seen.get(rule, (0, 0))
         times = sum(time is not None for _, time in timed)
+        examples[rule] = sorts[0]
         seen[rule] = (with_time + times, count + len(timed))
     for rule, (with_time, count) in seen.items():
         if with_time:
             continue
         if count >= ENOUGH:
-            raise InvalidSetting(_timeless(declared, rule, count), field="rules")
-        logger.warning("%s", _timeless(declared, rule, count))
+            text = _timeless(declared, rule, count, examples[rule])
+            raise InvalidSetting(text, field="rules")
+        logger.warning("%s", _timeless(declared, rule, count, examples[rule]))
 
 
-def _timeless(declared: SpreadTable, rule: Rule, count: int) -> str:
+def _timeless(declared: SpreadTable, rule: Rule, count: int, example: Native) -> str:
+    where = f"table {declared.name}" + (f" with the prefix {rule.prefix!r}" if rule.prefix else "")
+    found = f"none of {count:,} sort keys looked at in {where}, such as {shown(example)}, carries"
+    if count == 1:
+        found = f"the only sort key looked at in {where}, {shown(example)}, does not carry"
     return (
-        f"none of {counted(count, 'sort key')} of table {declared.name} with the prefix "
-        f"{rule.prefix!r} carries a time that time_of can read, so none would be spread: correct "
+        f"{found} a time that time_of can read, so such items would not be spread: correct "
         "time_of, or declare the prefix unspread"
     )
 

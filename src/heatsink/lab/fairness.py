@@ -6,6 +6,7 @@ from random import Random
 
 import msgspec
 
+from heatsink.primitives.words import duration
 from heatsink.testing import SkewedClock
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
@@ -81,7 +82,7 @@ def experiment(giant: int = GIANT, seed: int = 1, batches: int = BATCHES) -> Lab
         figures=[
             Figure("alone", f"{alone.share(0.5):.2f} s", "the median"),
             Figure("beside the giant", f"{other.share(0.5):.2f} s", f"{_longest(other)} at most"),
-            Figure("in a single queue", f"{in_line_s / 3600:,.1f} h", "behind the giant"),
+            Figure("in a single queue", duration(in_line_s), "behind the giant"),
         ],
         tables=[_table(alone, beside, in_line_s)],
         charts=[

@@ -50,6 +50,8 @@ class Decision(msgspec.Struct, frozen=True):
         """The decision in words, for people: "5 buckets", "pinned to 4 buckets", "unpinned"."""
         if self.setting == PIN or self.subject.kind is Kind.AUTHOR:
             return _pinned(self.subject.kind, self.value, self.text)
+        if self.subject.kind is Kind.REDIS:
+            return "needs no other server" if self.value is None else "should share its partitions"
         if self.value is None:
             return f"{self.setting} withdrawn"
         if self.setting in COUNTED:

@@ -93,6 +93,10 @@ main > h2:first-child { margin-top: 0 }
   nav { position: sticky; top: 1rem; max-height: calc(100vh - 2rem); overflow-y: auto }
   td:first-child, th { width: 30% }
 }
+@media (max-width: 40rem) {
+  tr { display: block; padding: .3rem 0; border-bottom: 1px solid var(--line) }
+  td, th { display: block; padding: 0; border: 0 }
+}
 """
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title} API</title>

@@ -24,7 +24,10 @@ PER_SECOND = 4
 @remote_options
 @click.option("--once", is_flag=True, help="Print the current state once and exit.")
 def top(server: str, token: str | None, as_json: bool, once: bool) -> None:
-    """Show hot keys, buckets, partitions and batches, live. Press Ctrl-C to exit."""
+    """Show hot keys, buckets, partitions and batches, live. Press Ctrl-C to exit.
+
+    If the output is no terminal, the current state is printed once.
+    """
     remote = Remote(server, token)
     recent = remote.get("v1", "decisions", limit=ROWS)["decisions"]
     seen: dict[str, Any] = {"decisions": recent}
@@ -34,7 +37,7 @@ def top(server: str, token: str | None, as_json: bool, once: bool) -> None:
             if once and name == "progress":
                 return
     console = Console()
-    if once:
+    if once or not console.is_terminal:
         _fill(remote, seen)
         console.print(view(seen))
         return

@@ -10,11 +10,13 @@ const LOOK_MS = 2_000;
 const COLUMNS = 128;
 const FRESH_MS = 60_000;
 const NO_CLUSTER = [
-  "No cluster is watched. Start the server with ",
-  h("code", {}, "heatsink serve --cluster redis+cluster://host:6379"),
-  ", and with ",
+  "No cluster is watched. Add ",
+  h("code", {}, "--cluster redis+cluster://host:6379"),
+  " to ",
+  h("code", {}, "heatsink serve"),
+  " to watch one, and ",
   h("code", {}, "--balance-cluster"),
-  " if it should move slots.",
+  " to also move its slots.",
 ];
 const times = (ratio) => (ratio == null ? NONE : `${ratio.toFixed(2)} ×`);
 const megabytes = (bytes) => `${number(bytes / 1e6)} MB`;
