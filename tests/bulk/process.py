@@ -27,7 +27,13 @@ class Process:
         self.faults = Faults(latency_s=latency_s)
         self.link = Link(self.clock, self.faults, rng)
         self.is_dead = False
+        self.has_stalled = False
         self.tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that a seed replays
+
+    def stall(self, seconds: float) -> None:
+        """Stand still, as a stopped process does."""
+        self.has_stalled = True
+        self.clock.stall(seconds)
 
     def stores(self, server: MemoryQueueServer, first: QueuePlan = FIRST) -> QueueStores:
         """Calls travel over the link to the place that this process's plan has at that moment."""

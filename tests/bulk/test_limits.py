@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from heatsink.bulk import Actions, Context, Limit
+from heatsink.bulk import Actions, BulkSettings, Context, Limit
 from heatsink.bulk.limits import Need, lane_and_needs, lane_with, needs_of
 from heatsink.bulk.work.places import midnights
 from heatsink.errors import InvalidSetting, Misconfigured
 
-from .world import World, on_virtual_time
+from .world import Running, World, on_virtual_time
 
 ACCOUNTS = Limit("accounts", running=2, key="account")
 
@@ -200,6 +200,38 @@ async def test_a_worker_that_cannot_renew_stops_its_handlers_before_its_lease_en
     assert cancelled_s[0] - cut_s < 3.0
     assert calls < 50
     running.kill()
+
+
+@on_virtual_time
+async def test_a_limit_that_an_operator_changes_holds_for_running_batches() -> None:
+    world = World(partitions=2)
+    watched = Watched(world, Limit("one", running=1), takes_s=0.1)
+    worker = world.start("one")
+    await announced(world)
+    batch = await world.bulk.submit("send", range(400))
+    await world.clock.sleep(2.0)
+    assert watched.most["all"] == 1
+    await changed(worker, {"one": "3"})
+    assert watched.most["all"] == 3
+    await changed(worker, {"one": "0"})
+    ran = len(watched.ran)
+    await changed(worker, {"one": "0"})
+    assert len(watched.ran) == ran, "nothing starts at a limit of 0"
+    await changed(worker, {})
+    watched.most.clear()
+    await world.clock.sleep(2.0)
+    assert watched.most["all"] == 1
+    await world.bulk.cancel(batch.id)
+    await worker.stop()
+
+
+async def changed(worker: Running, limits: dict[str, str]) -> None:
+    """Set limits in the worker's process, as its registry does, and wait until they are followed.
+
+    Items that run at this moment end within this time.
+    """
+    worker.consumer._bulk.adopt(BulkSettings(limits=limits))
+    await worker.process.clock.sleep(1.5)
 
 
 @on_virtual_time

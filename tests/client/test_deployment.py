@@ -132,6 +132,16 @@ async def test_tenants_weights_are_settings_too(tmp_path: Path) -> None:
         assert "bulk.weights.acme" in [setting.name for setting in other.settings.all()]
 
 
+async def test_limits_are_settings_too(tmp_path: Path) -> None:
+    async with fleet(tmp_path, {}, {}) as (one, other):
+        await one.settings.set("bulk.limits.mail", "5, 20/s", reason="a slow week")
+        await soon(lambda: other.settings.get("bulk.limits.mail").value == "5, 20/s")
+        assert other.settings.now.bulk.limits == {"mail": "5, 20/s"}
+        assert "bulk.limits.mail" in [setting.name for setting in other.settings.all()]
+        await one.settings.set("bulk.limits.mail", 7, reason="a number is text, too")
+        await soon(lambda: other.settings.get("bulk.limits.mail").value == "7")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -140,6 +150,7 @@ async def test_tenants_weights_are_settings_too(tmp_path: Path) -> None:
         ("rules.shrink", "perhaps", "rules.shrink must be true or false"),
         ("workers.base", 300, "workers_max must be an int from 300"),
         ("scaling", "magic", "scaling must be one of"),
+        ("bulk.limits.mail", "fast", "rates must be texts like"),
         ("bulk.weights.acme", -1, "bulk.weights.acme must be a number"),
     ],
 )

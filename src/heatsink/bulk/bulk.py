@@ -82,7 +82,7 @@ class Bulk:
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self._stores = stores
-        self._settings = settings
+        self.settings = settings
         self._webhooks = check_prefixes("webhooks", settings.webhooks)
         self._clock, self._rng = clock, rng
         self._patience = Patience(settings.deadline_s, clock, rng, Opening(self._open))
@@ -95,9 +95,9 @@ class Bulk:
         self._limits = Announcements(partial(self._patience.call, stores.places.declared), clock)
         self._singles = Singles(stores, self._patience, self.plan, self._limits, clock, rng)
 
-    def adopt(self, weights: Mapping[str, float]) -> None:
-        """Use these weights of tenants for batches that are submitted from now on."""
-        self._settings = replace(self._settings, weights=weights)
+    def adopt(self, new: BulkSettings) -> None:
+        """Use these weights of tenants for new batches, and these limits for all batches."""
+        self.settings = replace(self.settings, weights=new.weights, limits=new.limits)
 
     async def open(self) -> None:
         """Connect now, to see errors early. Without this call, the first other call connects.
@@ -158,7 +158,7 @@ class Bulk:
             tenant=check_text("tenant", tenant, TEXT_MAX),
             submitted_ms=now,
             priority=check_whole("priority", priority, -PRIORITY_MAX, PRIORITY_MAX),
-            weight=self._settings.weights.get(tenant, 1.0),
+            weight=self.settings.weights.get(tenant, 1.0),
             rate=parse_rate(rate) if rate is not None else None,
             on_done=self._checked_on_done(on_done),
             **check_options(options, now),
@@ -195,7 +195,7 @@ class Bulk:
     async def _submit(self, wanted: Batch, items: Items, spread: bool, is_named: bool) -> Batch:
         """Submit a batch. `is_named` says that the caller chose its id."""
         try:
-            if self._settings.partitioned and (single := only_item(items)):
+            if self.settings.partitioned and (single := only_item(items)):
                 if accepted := await self._singles.accept(wanted, single[0], is_named):
                     return accepted
                 items = single
@@ -290,7 +290,7 @@ class Bulk:
         return check_allowed("on_done", on_done, self._webhooks)
 
     async def _hand(self, batch: str, spread: bool) -> list[int]:
-        if not self._settings.partitioned:
+        if not self.settings.partitioned:
             await self._patience.call(self._stores.fleet.plan, self._first, False)
             return [LEGACY]
         plan = await self.plan()
@@ -307,7 +307,7 @@ class Bulk:
 
     def _followed(self, plan: QueuePlan) -> QueuePlan:
         """Return the plan, after a comparison with this process's settings."""
-        warnings = check_follows(self._settings, plan, self._stores.home)
+        warnings = check_follows(self.settings, plan, self._stores.home)
         for warning in warnings if not self._is_warned else ():
             self.hooks.event("bulk.settings", warning, WARNING)
             self._is_warned = True

@@ -75,6 +75,28 @@ def parse_window(text: object) -> Window:
     return Window(int(number), PERIODS[unit], zone)
 
 
+def parse_amounts(name: str, text: object) -> tuple[int | None, tuple[str, ...]]:
+    """Return `running` and `rates` of a text such as "5, 20/s, 100000/day Europe/Berlin".
+
+    A number alone is how many items may run at a time. `name` names the setting in errors.
+    """
+    running: int | None = None
+    rates: list[str] = []
+    for word in text.split(",") if isinstance(text, str) else []:
+        amount = word.strip()
+        if amount.isascii() and amount.isdecimal() and running is None:
+            running = check_whole(name, int(amount), 0, RUNNING_MAX)
+        else:
+            parse_window(amount)
+            rates.append(amount)
+    if running is None and not rates:
+        raise InvalidSetting(
+            f"{name} must be a text like '5' (running), '20/s' or '5, 20/s', not {shown(text)}",
+            field=name,
+        )
+    return running, tuple(rates)
+
+
 class Limit(CheckedStruct, frozen=True):
     """A limit that actions share. The actions that name it count together.
 
@@ -287,11 +309,12 @@ class HoldRequest(msgspec.Struct, frozen=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """`places` more places for a key. `others` says whether other holders wait for this key.
+    """`places` more places for a key.
 
-    `places` is negative if the holder's lease had ended, and others have its fresh places.
-
-    If the holder waits, it may ask again in `wait_ms`; the bell rings if a place is free earlier.
+    `places` is negative if the holder's lease had ended, and others have its fresh places. With
+    `others`, the holder gives back each place whose item has ended: others wait for the key, or the
+    limit was lowered. If the holder waits, it may ask again in `wait_ms`; the bell rings if a place
+    is free earlier.
     """
 
     key: str
@@ -356,6 +379,20 @@ class LimitBook:
     def is_empty(self) -> bool:
         """Whether no action of the process has a limit."""
         return not self.own.limits
+
+    def change(self, amounts: Mapping[str, str]) -> bool:
+        """Use other amounts for these limits: `{"mail": "5, 20/s"}`. Returns whether any changed.
+
+        Limits that are not named are in force as they are declared.
+        """
+        changed = {}
+        for name, text in amounts.items():
+            if limit := self.own.limits.get(name):
+                running, rates = parse_amounts(name, text)
+                changed[name] = msgspec.structs.replace(limit, running=running, rates=rates)
+        is_new = changed != self.changed
+        self.changed = changed
+        return is_new
 
     def limit(self, name: str) -> Limit:
         """Return a limit as it is in force."""

@@ -15,6 +15,8 @@ from heatsink.primitives.checks import (
     shown,
 )
 
+from .limits import parse_amounts
+
 PARTITIONS_MAX = 1_024
 REPLICAS_MAX = 100
 Durability = Literal["fsync", "relaxed"]
@@ -50,6 +52,9 @@ class BulkSettings(CheckedStruct, frozen=True):
     weights: Mapping[str, float] = {}
     """Weights of tenants: a tenant with weight 2.0 gets twice the worker time of one that is not
     listed here."""
+    limits: Mapping[str, str] = {}
+    """Limits with other values than the actions declare: `{"mail": "5, 20/s"}` allows at most 5
+    running and 20 starts per second. `"0"` stops all items that need a place at the limit."""
     webhooks: tuple[str, ...] = ()
     """URL prefixes that may be called when a batch is done: a host, or the start of a path."""
 
@@ -65,4 +70,6 @@ class BulkSettings(CheckedStruct, frozen=True):
             check_whole("replicas", self.replicas, 0, REPLICAS_MAX)
         for tenant, weight in self.weights.items():
             check_number(f"weights[{tenant!r}]", weight, 0.001, 1_000)
+        for name, text in self.limits.items():
+            parse_amounts(f"limits[{name!r}]", text)
         check_prefixes("webhooks", self.webhooks)

@@ -673,7 +673,8 @@ class BlockingDeploymentSettings:
     """`hs.settings`: read, set and unset the settings of the whole deployment.
 
     Names are paths into `heatsink.Settings`, such as `rules.buckets_max`, and
-    `bulk.weights.TENANT`. A change is in force in every process within a second::
+    `bulk.weights.TENANT` and `bulk.limits.NAME`. A change is in force in every process within a
+    second::
 
         hs.settings.set("rules.shrink", False, reason="never fewer buckets")
         print(hs.settings.get("rules.shrink"))

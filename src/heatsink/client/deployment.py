@@ -19,6 +19,7 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
+from heatsink.bulk.limits import parse_amounts
 from heatsink.errors import InvalidSetting, NotFound, Outdated
 from heatsink.primitives.checks import check_number, check_text, shown
 from heatsink.primitives.hooks import Hooks
@@ -36,6 +37,8 @@ from .settings import Settings
 SECTIONS = ("rules", "workers", "near", "timelines", "slots")
 SINGLE = ("report_alarm", "report_floor", "scaling", "window_s")
 WEIGHT = "bulk.weights."
+LIMIT = "bulk.limits."
+NAMED = (WEIGHT, LIMIT)
 REASON_MAX, BY_MAX = 500, 200
 LEADERS_ONLY = ("rules.", "workers.", "near.", "slots.", "scaling")
 DEFAULTS = Settings()
@@ -71,7 +74,7 @@ class SettingInForce(msgspec.Struct, frozen=True):
 
 @cache
 def setting_names() -> tuple[str, ...]:
-    """Return the names of all settings except tenants' weights (`bulk.weights.acme`)."""
+    """Return the names of all settings except `bulk.weights.TENANT` and `bulk.limits.NAME`."""
     fields = ((section, getattr(DEFAULTS, section)) for section in SECTIONS)
     nested = [f"{section}.{name}" for section, of in fields for name in of.__struct_fields__]
     return tuple(sorted([*SINGLE, *nested]))
@@ -81,7 +84,8 @@ class DeploymentSettings:
     """`hs.settings`: read, set and unset the settings of the whole deployment.
 
     Names are paths into `heatsink.Settings`, such as `rules.buckets_max`, and
-    `bulk.weights.TENANT`. A change is in force in every process within a second::
+    `bulk.weights.TENANT` and `bulk.limits.NAME`. A change is in force in every process within a
+    second::
 
         await hs.settings.set("rules.shrink", False, reason="never fewer buckets")
         print(hs.settings.get("rules.shrink"))
@@ -110,7 +114,9 @@ class DeploymentSettings:
         """Return all settings: `for setting in hs.settings.all(): print(setting)`"""
         self._follow()
         weights = {*self._local.bulk.weights, *self._now.bulk.weights}
+        limits = {*self._local.bulk.limits, *self._now.bulk.limits}
         names = [*setting_names(), *(f"{WEIGHT}{tenant}" for tenant in sorted(weights))]
+        names += [f"{LIMIT}{name}" for name in sorted(limits)]
         return [self.get(name) for name in names]
 
     def get(self, name: str) -> SettingInForce:
@@ -238,7 +244,7 @@ class DeploymentSettings:
 def _check_name(name: str) -> None:
     if not isinstance(name, str):
         raise InvalidSetting(f"name must be text, not {shown(name)}", field="name")
-    if name.startswith(WEIGHT) and len(name) > len(WEIGHT):
+    if any(name.startswith(prefix) and len(name) > len(prefix) for prefix in NAMED):
         return
     if name not in setting_names():
         raise NotFound(f"there is no setting {shown(name)}: {_meant(name)}")
@@ -259,6 +265,8 @@ def meaning_of(name: str) -> str:
     """Return what a setting means, in one paragraph."""
     if name.startswith(WEIGHT):
         return "The tenant's share of the workers, relative to other tenants."
+    if name.startswith(LIMIT):
+        return "What the limit allows in place of what its actions declare, such as '5, 20/s'."
     section, _, field = name.rpartition(".")
     texts = field_texts(type(getattr(DEFAULTS, section)) if section else Settings)
     return " ".join(texts.get(field, "").partition("\n\n")[0].split())
@@ -286,6 +294,8 @@ def field_texts(kind: type) -> dict[str, str]:
 def _value(settings: Settings, name: str) -> Any:
     if name.startswith(WEIGHT):
         return settings.bulk.weights.get(name.removeprefix(WEIGHT), 1.0)
+    if name.startswith(LIMIT):
+        return settings.bulk.limits.get(name.removeprefix(LIMIT))
     found: Any = settings
     for part in name.split("."):
         found = getattr(found, part)
@@ -296,6 +306,8 @@ def _converted(name: str, value: Any) -> Any:
     """Convert the value to the type of the setting. Text may become a number or a bool."""
     if name.startswith(WEIGHT):
         wanted: Any = float
+    elif name.startswith(LIMIT):
+        return str(value)
     else:
         section, _, field = name.rpartition(".")
         owner = type(getattr(DEFAULTS, section)) if section else Settings
@@ -320,6 +332,10 @@ def _replaced(settings: Settings, name: str, value: Any) -> Settings:
         tenant = name.removeprefix(WEIGHT)
         weights = {**settings.bulk.weights, tenant: value}
         return replace(settings, bulk=replace(settings.bulk, weights=weights))
+    if name.startswith(LIMIT):
+        parse_amounts(name, value)
+        limits = {**settings.bulk.limits, name.removeprefix(LIMIT): value}
+        return replace(settings, bulk=replace(settings.bulk, limits=limits))
     section, _, field = name.rpartition(".")
     try:
         if not section:

@@ -64,7 +64,7 @@ class QueueSide:
                 )
             self.opened = self.make_queue()
             self.opened.bulk.owner.follow(self.owner)
-            self.opened.bulk.adopt(self.settings.bulk.weights)
+            self.opened.bulk.adopt(self.settings.bulk)
         return self.opened
 
     @cached_property
@@ -97,7 +97,7 @@ class QueueSide:
         if self._loop is not None:
             self._loop.adopt(settings)
         if self.opened is not None:
-            self.opened.bulk.adopt(settings.bulk.weights)
+            self.opened.bulk.adopt(settings.bulk)
         if "timelines" in self.__dict__:  # made by the first call that needs them
             self.timelines.adopt(settings.timelines)
 

@@ -7,10 +7,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from heatsink.bulk import Limit
 from heatsink.bulk.batch import unpacked
 from heatsink.bulk.store import Outcome, Slice
 from heatsink.stores.memory.queue.parts import Place, Share
 from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
+from tests.bulk.process import Process
 
 from .history import History, Violation
 
@@ -28,6 +30,7 @@ class Audit:
         self.violation: Violation | None = None
         self.done: dict[tuple[str, int], str] = {}  # (part, index): batch
         self.failed: dict[tuple[str, int, int], str] = {}  # (part, index, lap): batch
+        self.running = Running(self)
         self._holder: dict[Where, str] = {}
         self._names: dict[str, str] = {}
         self._settling = ""
@@ -159,6 +162,36 @@ class Audit:
             patch.object(Share, "fail", audited_fail),
             patch.object(Share, "delay", audited_delay),
         ]
+
+
+class Running:
+    """The items that run and have places at limits, by limit and key.
+
+    A process that stands still for longer than a lease may overlap with others: it cannot know that
+    its lease has ended. Such overlaps are counted, and are no violation.
+    """
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._runs: dict[int, tuple[Process, list[tuple[Limit, str]]]] = {}
+        self._number = 0
+
+    def enter(self, process: Process, keys: list[tuple[Limit, str]]) -> int:
+        self._number += 1
+        self._runs[self._number] = process, keys
+        for limit, key in keys:
+            users = [p for p, used in self._runs.values() if (limit, key) in used and not p.is_dead]
+            if len(users) <= (limit.running or 0):
+                continue
+            if any(user.has_stalled for user in users):
+                self._audit.history.events["overlaps of stalled processes"] += 1
+            else:
+                self._audit.complain(f"{len(users)} items run at limit {limit.name!r} ({limit})")
+        self._audit.history.events["placed"] += 1
+        return self._number
+
+    def leave(self, run: int) -> None:
+        self._runs.pop(run, None)
 
 
 def item_at(share: Share, place: Place) -> tuple[str, int]:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from heatsink.bulk import changes, reconcile, submit
 from heatsink.bulk.batch import Batch, Cursor, PartEnd, PartPlace
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.limits import HoldRequest
 from heatsink.bulk.moving import MoveProgress, Mover
 from heatsink.bulk.plan import Move, QueuePlan, Spot
 from heatsink.bulk.reconcile import Reconciler, Router
@@ -37,6 +38,7 @@ from heatsink.primitives.slot_time import SlotEvidence, SlotTime
 from heatsink.stores.memory.queue.homes import MemoryBatches, MemorySingles
 from heatsink.stores.memory.queue.moves import MemoryMoves
 from heatsink.stores.memory.queue.parts import Share
+from heatsink.stores.memory.queue.places import Home, Key
 from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
 from tests.planted import Bugs
 
@@ -567,4 +569,56 @@ def a_gap_that_nobody_may_refuse() -> Iterator[None]:
         patch.object(SlotTime, "passed", deaf),
         patch.object(slot_time, "BELIEVE_MS", 0.0),
     ):
+        yield
+
+
+# -- places at limits ------------------------------------------------------------------------------
+
+
+@bug
+def a_place_lost_with_a_dead_worker() -> Iterator[None]:
+    with patch.object(Key, "expire", lambda *_: None):
+        yield
+
+
+@scenario_bug
+def a_place_given_twice_after_a_fail_over() -> Iterator[None]:
+    """The new server grants at once, before the holders have told it what they run."""
+
+    def believing(self: Home, request: HoldRequest, server: str, _now_ms: float) -> None:
+        self.server, self.lease_ms = server, request.lease_ms
+
+    with patch.object(Home, "meet", believing):
+        yield
+
+
+@scenario_bug
+def a_release_that_wakes_nobody() -> Iterator[None]:
+    deal = Key.deal
+
+    def silent(self: Key, *rest: Any) -> Any:
+        return deal(self, *rest)[0], []
+
+    with patch.object(Key, "deal", silent):
+        yield
+
+
+@scenario_bug
+def a_place_taken_back_by_a_late_call() -> Iterator[None]:
+    """A call from before gives back what its holder has been granted since."""
+    hold = Key.hold
+
+    def forgetful(self: Key, request: HoldRequest, *rest: Any) -> Any:
+        if mine := self.holders.get(request.holder):
+            mine.turn = 0
+        return hold(self, request, *rest)
+
+    with patch.object(Key, "hold", forgetful):
+        yield
+
+
+@scenario_bug
+def a_waiting_item_that_holds_up_others() -> Iterator[None]:
+    """A place that is offered to a holder that has died stays offered to it."""
+    with patch("heatsink.stores.memory.queue.places.OFFER_MS", float("inf")):
         yield

@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from typing import Any
 
-from heatsink.bulk import Actions, Context, Fail, Retry
+from heatsink.bulk import Actions, Context, Fail, Limit, Retry
 from heatsink.stores.memory.queue import MemoryQueueServer
 from tests.bulk.process import Process
 
@@ -17,6 +17,7 @@ DURATIONS_S = (0.0, 0.0, 0.001, 0.02, 0.02, 0.1, 0.5, 1.6)
 OK, ERROR, AGAIN, NEVER, HANG, DEAF, EXIT, CANCELLED = range(8)
 ENDS = (OK, ERROR, AGAIN, NEVER, HANG, DEAF, EXIT, CANCELLED)
 TROUBLED = (70, 10, 6, 4, 1, 0.5, 1, 1)
+MOST, EACH = Limit("most", running=3), Limit("each", running=2, per="tenant")
 CALM = (1, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -39,6 +40,8 @@ class Handlers:
         for name in ("work", "limited"):
             actions.action(name, **options)(self.one)
         actions.action("together", together=4, **options)(self.some)
+        actions.action("placed", limits=[MOST, EACH], **options)(self.placed)
+        actions.action("crowd", limits=[MOST], **options)(self.placed)
         actions.action("told", max_attempts=1_000, backoff_s=0.1, backoff_max_s=0.5)(self.told)
         return actions
 
@@ -46,6 +49,18 @@ class Handlers:
         self._begin(item, context)
         await self._live(self._draw())
         self._succeed(context)
+
+    async def placed(self, item: Any, context: Context) -> None:
+        """Runs while it has a place at each of its limits."""
+        self._begin(item, context)
+        keys = [(MOST, ""), *([(EACH, context.tenant)] if context.action == "placed" else [])]
+        run = self._audit.running.enter(self._process, keys)
+        try:
+            end = self._draw()
+            await self._live(HANG if end == DEAF else end)
+            self._succeed(context)
+        finally:
+            self._audit.running.leave(run)
 
     async def some(self, items: list[Any], contexts: list[Context]) -> Any:
         for item, context in zip(items, contexts, strict=True):

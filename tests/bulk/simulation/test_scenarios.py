@@ -25,6 +25,7 @@ from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
 from tests.bulk.driver import PARTITION, Driver
 
 from .bugs import SCENARIO_BUGS
+from .place_scenarios import PLACE_SCENARIOS
 from .server import LossyServer
 
 AWAY = "memory://1"
@@ -177,7 +178,7 @@ async def a_version_that_is_compared_without_its_tag() -> None:
     assert await batches.get("a") == kept
 
 
-SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
+SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = PLACE_SCENARIOS | {
     scenario.__name__: scenario
     for scenario in (
         a_closed_place_that_still_answers,

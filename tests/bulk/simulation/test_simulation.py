@@ -35,7 +35,7 @@ def test_a_seed_replays_exactly(seed: int) -> None:
 
 
 def test_runs_are_not_vacuous() -> None:
-    seeds = usually(8, full=16)
+    seeds = usually(12, full=16)
     histories = [played(seed) for seed in range(seeds)]
     events = sum((history.events for history in histories), Counter[str]())
     errors = sum((history.errors for history in histories), Counter[str]())
@@ -45,6 +45,7 @@ def test_runs_are_not_vacuous() -> None:
     assert min(events[verb] for verb in ("_pause", "_resume", "_cancel", "_retry_failed")) > 0
     assert min(events["stepped back"], events["stepped ahead"]) > 2
     assert events["moved"] > 0
+    assert events["placed"] > 3 * seeds
     assert {"Overloaded", "Conflict"} <= errors.keys()
     assert any(count > 1 for history in histories for count in history.starts.values())
 

@@ -39,7 +39,7 @@ LEASE_S = 1.2
 STEP_S = 3600.0
 PARTITIONS = 4
 PARTITIONS_MAX = 7
-ACTIONS = ("work", "limited", "limited", "together")
+ACTIONS = ("work", "limited", "limited", "together", "placed", "crowd")
 TENANTS = ("ann", "bob", "cleo")
 RATES = {"ann": "8/s", "bob": "25/s", "cleo": "300/min"}
 
@@ -313,7 +313,7 @@ class World:
         await self._crash(node)
 
     async def _stall(self, node: Node) -> None:
-        node.process.clock.stall(self.rng.choice((0.3, 1.0, 3.0, 8.0)))
+        node.process.stall(self.rng.choice((0.3, 1.0, 3.0, 8.0)))
 
     async def _jump(self, node: Node) -> None:
         node.process.clock.offset_s += self.rng.uniform(-4.0, 4.0)

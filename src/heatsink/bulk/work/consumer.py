@@ -55,6 +55,7 @@ CHORES_S = 60.0
 ANNOUNCED = 3  # rounds for which a process's limits stay announced
 LOSSES_S = 2.0
 TARGETS_S = 1.0
+LIMITS_S = 0.25
 BELL_S = 1.0
 FAREWELL_S = 2.0
 WORKERS_MAX = 10_000
@@ -175,6 +176,7 @@ class Consumer:
             (self._find_work, TIDY_S),
             (self._follow_targets, TARGETS_S),
             (self._announce, self._settings.member_s),
+            (self._follow_limits, LIMITS_S),
             (self._listen, 0.0),
         )
         with suppress(Retryable):  # the round repeats it
@@ -336,6 +338,12 @@ class Consumer:
             await self._quietly(self._housekeeping.look_at_batches())
         for partition in self._busy_partitions:
             await self._quietly(self._housekeeping.look_at_parts(partition))
+
+    async def _follow_limits(self) -> None:
+        """Use the limits that an operator has set."""
+        if self._book.change(self._bulk.settings.limits):
+            for pump in self._pumps.values():
+                pump.ask_again()
 
     async def _follow_targets(self) -> None:
         self._targets.apply(await self._stores.soft.read())

@@ -187,6 +187,13 @@ class Places:
             seat.blocked_s = 0.0
             self._notify()
 
+    def ask_again(self) -> None:
+        """Ask all limits again: an operator has changed one."""
+        for seats in self._seats.values():
+            for seat in seats.values():
+                seat.blocked_s, seat.sure_s, seat.is_changed = 0.0, 0.0, True
+        self._notify()
+
     def cut_off(self) -> set[Need]:
         """Return the seats whose items must stop, since no renewal has succeeded: each once."""
         now_s, cut = self._clock.monotonic_s(), set()

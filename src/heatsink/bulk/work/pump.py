@@ -125,6 +125,11 @@ class Pump:
         if self._places is not None:
             self._places.offered(limit, key)
 
+    def ask_again(self) -> None:
+        """Ask all limits again: an operator has changed one."""
+        if self._places is not None:
+            self._places.ask_again()
+
     def _on_change(self) -> None:
         self._news()
         if self._places is not None:

@@ -129,6 +129,7 @@ class Key:
             mine.line = self.next_in_line()
         places, bells = self.deal(request.rule, mine, now_ms) if grants else (0, [])
         others = any(other.want for other in self.holders.values() if other is not mine)
+        others = others or self.free(request.rule) < 0  # the limit was lowered
         wait_ms = self.wait_ms(request.rule, mine, now_ms) if mine.want else 0.0
         return Granted(ask.key, places - taken, others, wait_ms), bells
 

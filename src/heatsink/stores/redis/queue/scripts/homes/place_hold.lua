@@ -164,6 +164,7 @@ local function hold(ask)
     for _, holder in pairs(key.holders) do
       if holder ~= mine and holder.want > 0 then others = 1 end
     end
+    if free(key) < 0 then others = 1 end -- the limit was lowered
     if mine.want > 0 then wait = wait_ms(key, mine) end
   end
   keep_key(key, keep_ms)
