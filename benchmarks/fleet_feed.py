@@ -1,9 +1,9 @@
-"""`python -m benchmarks.fleet_feed REDIS_PORT SERVERS LISTENERS SECONDS`: the servers of `fleet`.
+"""`python -m benchmarks.fleet_feed REDIS_PORT SERVERS SENDERS SECONDS`: the servers of `fleet`.
 
-Each server sends a report a second on a connection of its own. Each listener is the second
-connection of a server, on which it hears the leader's news. What a real server would put into its
-reports is made and encoded beforehand, by the production tracker: 100 writes a second on each of
-10,000 servers, over a million keys (Zipf with s = 1).
+Each server sends a report a second on one connection, and hears the leader's news on another. If
+there are fewer SENDERS than SERVERS, some servers share a connection for their reports. What a real
+server would put into its reports is made and encoded beforehand, by the production tracker: 100
+writes a second on each of 10,000 servers, over a million keys (Zipf with s = 1).
 
 The process costs as little as it can, since it shares the machine with what it feeds. It reads
 answers and news only every few seconds: Redis has sent them by then, and it waits for nobody.
@@ -131,7 +131,8 @@ def encoded(stream: str, listed: dict[str, Heat], written: int) -> tuple[bytes, 
 
 
 class Servers:
-    def __init__(self, port: int, servers: int, listeners: int) -> None:
+    def __init__(self, port: int, servers: int, senders: int) -> None:
+        self.servers = servers
         keys, rng = RedisKeys(), Random(1)
         self.rng = rng
         made = templates(rng, TEMPLATES)
@@ -142,16 +143,15 @@ class Servers:
         self.commands = [commands[group::GROUPS] for group in range(GROUPS)]
         self.sent = self.unsent = self.heard_bytes = self.answer_bytes = 0
         self.late_s = 0.0
-        self.reporting = [_connected(port) for _ in range(servers)]
-        self.listening = [_connected(port) for _ in range(listeners)]
+        self.reporting = [_connected(port) for _ in range(senders)]
+        self.listening = [_connected(port) for _ in range(servers)]
         subscribe = _command(b"SUBSCRIBE", keys.forgotten.encode(), keys.news.encode())
         for listener in self.listening:
             listener.send(subscribe)
 
     def run(self, seconds: float) -> None:
-        began_s, servers, listeners = perf_counter(), len(self.reporting), len(self.listening)
-        sent = heard = 0
-        drained = 0
+        began_s, servers, senders = perf_counter(), self.servers, len(self.reporting)
+        sent = drained = 0
         while (passed_s := perf_counter() - began_s) < seconds:
             due = int(passed_s * servers)
             self.late_s = max(self.late_s, (due - sent) / servers)
@@ -161,19 +161,18 @@ class Servers:
             sent = due
             due = int(passed_s * servers / DRAIN_S)
             for n in range(drained, due):
-                self.answer_bytes += _read(self.reporting[n % servers])
+                self.answer_bytes += _read(self.reporting[n % senders])
+                self.heard_bytes += _read(self.listening[n % servers])
             drained = due
-            due = int(passed_s * listeners / DRAIN_S)
-            for n in range(heard, due):
-                self.heard_bytes += _read(self.listening[n % listeners])
-            heard = due
             sleep(TICK_S)
 
     def _report(self, n: int, window: bytes) -> None:
         group = self.commands[n % GROUPS]
         before, middle, after = group[int(self.rng.random() * len(group))]
         try:
-            self.reporting[n].send(b"%b%05d%b%b%b" % (before, n, middle, window, after))
+            self.reporting[n % len(self.reporting)].send(
+                b"%b%05d%b%b%b" % (before, n, middle, window, after)
+            )
             self.sent += 1
         except BlockingIOError:
             self.unsent += 1
@@ -199,10 +198,10 @@ def _command(*words: bytes) -> bytes:
 
 
 def main() -> None:
-    port, servers, listeners = map(int, sys.argv[1:4])
+    port, servers, senders = map(int, sys.argv[1:4])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    fleet = Servers(port, servers, listeners)
+    fleet = Servers(port, servers, senders)
     print("ready", flush=True)
     began_s, used_s = perf_counter(), process_time()
     fleet.run(float(sys.argv[4]))
