@@ -11,6 +11,7 @@ import pytest
 from heatsink.bulk import Context
 from heatsink.bulk.store import Claimed, ClaimRequest
 
+from . import world
 from .world import World, on_virtual_time
 
 SECONDS = 2
@@ -58,6 +59,22 @@ async def test_many_fast_lanes_need_few_claims() -> None:
     assert len(per_s) == 42
     assert min(per_s.values()) > 95
     assert lanes.claims < 50 * SECONDS
+
+
+def test_lanes_have_their_rate_if_the_store_answers_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lane runs out of booked starts or claimed items while a call waits for another."""
+    monkeypatch.setattr(world, "LATENCY_S", (0.01, 0.01))
+
+    @on_virtual_time
+    async def play() -> None:
+        lanes = Lanes(partitions=16)
+        for number in range(20):
+            await lanes.submit(f"lane-{number}", 50 * (SECONDS + 2), "50/s")
+        per_s = await lanes.per_s(settled_s=1.5)
+        assert len(per_s) == 20
+        assert min(per_s.values()) > 45
+
+    play()
 
 
 @on_virtual_time

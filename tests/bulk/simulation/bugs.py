@@ -30,8 +30,8 @@ from heatsink.bulk.store import (
     Single,
 )
 from heatsink.bulk.submit import Submission
-from heatsink.bulk.work import held
 from heatsink.bulk.work.consumer import Housekeeping
+from heatsink.bulk.work.held import HomeClock
 from heatsink.bulk.work.pump import Pump
 from heatsink.primitives import slot_time
 from heatsink.primitives.slot_time import SlotEvidence, SlotTime
@@ -230,8 +230,14 @@ def wishes_that_are_told_only_once() -> Iterator[None]:
 
 @bug
 def starts_that_are_not_forfeited() -> Iterator[None]:
-    """What could not start in time starts late."""
-    with patch.object(held, "LATE_S", 5.0):
+    """What could not start in time starts late, and the limit was not told of it."""
+    window = HomeClock.window
+
+    def longer(self: HomeClock, home_s: float) -> tuple[float, float]:
+        earliest_s, latest_s = window(self, home_s)
+        return earliest_s, latest_s + 5.0
+
+    with patch.object(HomeClock, "window", longer):
         yield
 
 

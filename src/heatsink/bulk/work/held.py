@@ -47,12 +47,14 @@ logger = logging.getLogger("heatsink")
 UNREADABLE = "the item's chunk cannot be read: the queue's data is damaged"
 AHEAD_MS = int(BOOKED_MS_MAX)
 LATE_S = LATE_MS / 1000
-LEAD_S = 0.05  # how long before they are needed items are claimed and starts booked
+LEAD_S = 0.05  # how long before they are needed items are claimed and starts booked, and more if
+ANSWERS_AHEAD = 2  # the store answers slowly: a call may have to wait until another is answered
+ANSWER_S_MAX = 0.1
 READY_S = 0.1  # a claim takes the items that start within this time
 RETRY_S = 0.25
 ASK_AGAIN_S = (0.01, 2.0)  # bounds of the pause when no start is free: the rate may be raised
 DRIFT = 1e-4  # maximum drift between two clocks
-ANSWERS = 16
+ANSWERS = 4
 NEWS_BYTES = 4 << 20  # results per call to the store; larger calls would hold up other calls
 NEVER = float("inf")
 _RUNNING, _BACK, _FAILED = ord(RUNNING), ord(BACK), ord(FAILED)
@@ -311,6 +313,11 @@ class Lane:
             self.starts.popleft()
 
     @property
+    def lead_s(self) -> float:
+        """How long before they are needed to claim items and to book starts."""
+        return LEAD_S + ANSWERS_AHEAD * min(self.took_s, ANSWER_S_MAX)
+
+    @property
     def start_s(self) -> float:
         """When the lane's next claimed item may start; `NEVER` without an item or a start time."""
         if self.needs and not self.permits:
@@ -338,7 +345,7 @@ class Lane:
         for start in self.starts:
             spare -= start.size
             if spare < 0:
-                return start.from_s - LEAD_S
+                return start.from_s - self.lead_s
         return NEVER
 
     def lacks(self, until_s: float) -> int:
@@ -358,7 +365,7 @@ class Lane:
         """
         if self.unbooked <= 0:
             return NEVER
-        return max(self.retry_s, self.starts[-1].from_s - LEAD_S if self.starts else 0.0)
+        return max(self.retry_s, self.starts[-1].from_s - self.lead_s if self.starts else 0.0)
 
     def lasts(self, now_s: float) -> bool:
         """Return whether a booking that begins now probably ends before the last booked start."""
@@ -485,7 +492,8 @@ class Lanes:
             return {}
         lacks: dict[str, int] = {}
         for _, name in due:
-            count = min(self._lanes[name].lacks(now_s + READY_S), room)
+            lane = self._lanes[name]
+            count = min(lane.lacks(now_s + lane.lead_s + LEAD_S), room)
             if count > 0:
                 lacks[name] = count
                 room -= count
