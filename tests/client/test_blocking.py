@@ -111,7 +111,7 @@ INTERNAL = {
     Heatsink: {"cluster_watch", "parts", "queue_watch"},
     Reads: {"close", "get_own"},
     Timelines: {"adopt"},
-    Bulk: {"adopt", "close", "is_closed", "change", "tell_done", "trace_of"},
+    Bulk: {"adopt", "close", "is_closed", "change", "tell_done", "trace_of", "next_action"},
 }
 
 

@@ -473,7 +473,7 @@ class Bulk:
             print(progress.state)
         """
         start_s, pause_s, is_told = self._clock.monotonic_s(), LOOK_S, False
-        if changes.is_following(id):
+        if changes.is_following(check_text("id", id, TEXT_MAX)):
             await flows.come(self, self._get, id, timeout_s)
         while not (progress := await self.status(id)).is_final:
             waited_s = self._clock.monotonic_s() - start_s
