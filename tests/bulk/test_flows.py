@@ -153,3 +153,69 @@ async def test_what_cannot_follow_is_refused() -> None:
         await shop.clock.sleep(1.0)
         with pytest.raises(InvalidSetting, match=r"then\.otherwise 'nobody' is unknown"):
             await shop.bulk.submit("double", [1], then=Next("add", otherwise="nobody"))
+
+
+@on_virtual_time
+async def test_a_key_has_one_batch_in_each_window() -> None:
+    shop = Shop()
+    await shop.clock.sleep(60.0 - shop.clock.now_s() % 60.0 + 1.0)
+    first = await shop.bulk.submit("note", [1], unique="order-7", within=60)
+    again = await shop.bulk.submit("note", [2, 3], unique="order-7", within=60)
+    assert (again.id, again.items) == (first.id, 1)
+    others = [
+        await shop.bulk.submit("note", [4], unique="order-8", within=60),
+        await shop.bulk.submit("note", [4], unique="order-7", within=60, tenant="acme"),
+        await shop.bulk.submit("add", [4], unique="order-7", within=60),
+    ]
+    assert len({first.id, *(batch.id for batch in others)}) == 4
+    async with shop.consumer():
+        assert (await shop.bulk.wait(first.id, WAIT_S)).done == 1
+        ended = await shop.bulk.submit("note", [5], unique="order-7", within=60)
+        assert ended.id == first.id
+        await shop.clock.sleep(60.0)
+        later = await shop.bulk.submit("note", [6, 7], unique="order-7", within=60)
+        assert (await shop.bulk.wait(later.id, WAIT_S)).done == 2
+    assert shop.items_run(first.id) == [1]
+
+
+@on_virtual_time
+async def test_with_a_delay_all_changes_of_a_window_become_one_item() -> None:
+    shop = Shop()
+    await shop.clock.sleep(60.0 - shop.clock.now_s() % 60.0 + 1.0)
+    began_s = shop.clock.monotonic_s()
+    ids = set()
+    async with shop.consumer():
+        for _ in range(10):
+            order = {"unique": "order-7", "within": 60, "delay": 60}
+            batch = await shop.bulk.submit("note", [7], **order)  # type: ignore[arg-type]
+            ids.add(batch.id)
+            await shop.clock.sleep(5.0)
+        (id,) = ids
+        await shop.bulk.wait(id, WAIT_S)
+    assert shop.items_run(id) == [7]
+    assert shop.starts_s[0] - began_s >= 60.0
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"unique": "a"}, "unique needs within"),
+        ({"within": 60}, "within needs unique"),
+        ({"unique": "a", "within": 60, "id": "b"}, "cannot be used together"),
+        ({"unique": "a", "within": 0.5}, "within must be"),
+        ({"unique": "a", "within": 1.5}, "within must be whole seconds"),
+        ({"unique": "a", "within": 8 * 86_400}, "within must be"),
+        ({"unique": "", "within": 60}, "unique must"),
+        (
+            {"unique": "a", "within": 86_400, "results": "keep", "result_days": 0.5},
+            "result_days must be at least as long as within",
+        ),
+    ],
+)
+def test_a_wrong_window_is_refused(options: dict[str, Any], why: str) -> None:
+    @on_virtual_time
+    async def run() -> None:
+        with pytest.raises(InvalidSetting, match=why):
+            await Shop().bulk.submit("note", [1], **options)
+
+    run()

@@ -141,17 +141,18 @@ class Bulk:
         `"500/s"`, limits how fast items of this action start for this tenant; `priority` orders a
         tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
         allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. No item
-        starts before the datetime `at`, or before `delay` (in seconds) has passed.
-        `results="keep"` keeps what the handler returns for each item. When the batch has ended,
-        the action `then` gets the items that are done, and `otherwise` those that failed. Raises
-        `InvalidBody` for any other item, `IdReused` if another batch has the id, and `Overloaded`
-        if the queue does not answer. The message of `Overloaded` names the id to submit again::
+        starts before the datetime `at`, or before `delay` (in seconds) has passed. `results="keep"`
+        keeps what the handler returns. When the batch has ended, the action `then` gets the items
+        that are done, and `otherwise` those that failed. Raises `InvalidBody` for any other item,
+        `IdReused` if another batch has the id, and `Overloaded`, with the id to submit again::
 
             batch = await hs.bulk.submit("tag", items, tenant="acme", id="import-7")
             await hs.bulk.submit("tag", items, tenant="acme", id="import-7")  # the same batch
         """
         check_kind("spread", spread, bool)
-        now = now_ms(self._clock)
+        now, is_named = now_ms(self._clock), id is not None and not action.startswith(BUILT_IN)
+        if "unique" in options:
+            id = flows.unique_id(id, action, tenant, options, now)
         wanted = Batch(
             id=check_id(id) if id is not None else self._new_id(),
             action=check_action("action", action),
@@ -166,7 +167,6 @@ class Bulk:
         call = Call("bulk.submit", attributes={"action": action})
         with self.hooks.around(call):
             wanted = replace(wanted, trace=self.hooks.trace())
-            is_named = id is not None and not action.startswith(BUILT_IN)
             batch = await self._submit(wanted, items, spread, is_named)
             call.attributes.update(batch=batch.id, tenant=batch.tenant, items=batch.items)
             return batch

@@ -12,19 +12,22 @@ were done in this lap.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from hashlib import blake2b
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from heatsink.errors import InvalidSetting, NotFound, Unavailable
-from heatsink.primitives.checks import check_whole, shown
+from heatsink.primitives.checks import check_number, check_text, check_whole, shown
 
-from .actions import Fail, check_action
-from .batch import Batch, Failure, Next, Progress, parse_rate
+from .actions import DAY_S, Fail, check_action
+from .batch import KEEP_MS, Batch, Failure, Next, Progress, parse_rate
 from .changes import NEXT_MARK, NEXT_TRIES, OTHERWISE_MARK, THEN_MARK
 from .results import Ask, KeptResult, ResultOptions, kept_by, read_results
 
 DEPTH_MAX = 8
+UNIQUE_MAX = 128
 PRIORITY_MAX = 1_000
 Items = AsyncIterator[Any]
 
@@ -36,10 +39,18 @@ class FlowOptions(ResultOptions, total=False):
     """The action, or a `Next`, that gets the items that are done, with their results."""
     otherwise: Next | str | None
     """The action, or a `Next`, that gets the items that failed, with the reasons."""
+    unique: str
+    """A key, such as `"order-7"`. In each window, at most one batch of this action and tenant has
+    it. A further submission with the key returns this batch."""
+    within: float | timedelta
+    """The length of the windows of `unique`, in whole seconds or as a `timedelta`. Windows begin at
+    multiples of it since 1970 in UTC."""
 
 
 def flow_by(options: FlowOptions) -> dict[str, Any]:
     """Return the fields of the record that these options set. Raises `InvalidSetting`."""
+    if "within" in options and "unique" not in options:
+        raise InvalidSetting("within needs unique, the key", field="within")
     following = {
         name: checked(name, options[name])
         for name in ("then", "otherwise")
@@ -48,6 +59,24 @@ def flow_by(options: FlowOptions) -> dict[str, Any]:
     if "then" in following:
         options = {**options, "results": "keep"}
     return {**kept_by(options), **following}
+
+
+def unique_id(id: str | None, action: str, tenant: str, options: FlowOptions, now_ms: int) -> str:
+    """Return the id that all batches with this `unique` key have within the present window."""
+    key = check_text("unique", options.get("unique"), UNIQUE_MAX)
+    if id is not None:
+        raise InvalidSetting("id and unique cannot be used together: leave one out", field="id")
+    within = options.get("within")
+    if within is None:
+        raise InvalidSetting("unique needs within, the window in seconds", field="within")
+    length_s = within.total_seconds() if isinstance(within, timedelta) else within
+    if check_number("within", length_s, 1, KEEP_MS / 1000, "seconds") != int(length_s):
+        raise InvalidSetting("within must be whole seconds", field="within")
+    if options.get("result_days", length_s / DAY_S) * DAY_S < length_s:
+        raise InvalidSetting("result_days must be at least as long as within", field="within")
+    digest = blake2b(f"{action}/{tenant}".encode(), digest_size=6, person=b"unique").hexdigest()
+    window_s = now_ms // 1000 // int(length_s) * int(length_s)
+    return f"unique:{key}:{digest}:{int(length_s)}:{window_s}"
 
 
 def checked(name: str, given: object, depth: int = 1) -> Next:

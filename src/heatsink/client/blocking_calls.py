@@ -432,11 +432,10 @@ class BlockingBulk:
         `"500/s"`, limits how fast items of this action start for this tenant; `priority` orders a
         tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
         allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. No item
-        starts before the datetime `at`, or before `delay` (in seconds) has passed.
-        `results="keep"` keeps what the handler returns for each item. When the batch has ended,
-        the action `then` gets the items that are done, and `otherwise` those that failed. Raises
-        `InvalidBody` for any other item, `IdReused` if another batch has the id, and `Overloaded`
-        if the queue does not answer. The message of `Overloaded` names the id to submit again::
+        starts before the datetime `at`, or before `delay` (in seconds) has passed. `results="keep"`
+        keeps what the handler returns. When the batch has ended, the action `then` gets the items
+        that are done, and `otherwise` those that failed. Raises `InvalidBody` for any other item,
+        `IdReused` if another batch has the id, and `Overloaded`, with the id to submit again::
 
             batch = hs.bulk.submit("tag", items, tenant="acme", id="import-7")
             hs.bulk.submit("tag", items, tenant="acme", id="import-7")  # the same batch

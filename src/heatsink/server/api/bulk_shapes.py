@@ -58,10 +58,18 @@ class BulkQuery(Strict, frozen=True):
         Annotated[str, Meta(description="Action that gets the items that failed.")] | None
     ) = None
 
+    unique: (
+        Annotated[str, Meta(description="Key that at most one batch has in each window.")] | None
+    ) = None
+    within: (
+        Annotated[float, Meta(ge=1, description="Length of the windows of unique, in seconds.")]
+        | None
+    ) = None
+
     @property
     def kept(self) -> dict[str, Any]:
-        """The options about results and follow-up batches that the caller has set."""
-        names = ("results", "result_bytes", "result_days", "then", "otherwise")
+        """The options about results, follow-up batches and uniqueness that the caller has set."""
+        names = ("results", "result_bytes", "result_days", "then", "otherwise", "unique", "within")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 

@@ -185,6 +185,8 @@ async def _through_server(
 @click.option("--result-days", type=float, help="Days for which batch and results are kept.")
 @click.option("--then", help="Action that gets the items that are done, in a batch that follows.")
 @click.option("--otherwise", help="Action that gets the items that failed.")
+@click.option("--unique", help="Key that at most one batch has in each window of --within.")
+@click.option("--within", type=float, help="Length of the windows of --unique, in seconds.")
 @click.option("--one-partition", is_flag=True, help="Put the whole batch into one partition.")
 @click.option("--no-wait", is_flag=True, help="Print the batch's id and exit before it has ended.")
 @json_option
@@ -205,7 +207,8 @@ def submit(
     names = ("tenant", "priority", "rate", "on_done", "delay")
     order = {name: others.pop(name) for name in names} | {"at": _instant(others.pop("at"))}
     order |= {"results": "keep"} if others.pop("keep_results") else {}
-    kept = {n: others.pop(n) for n in ("result_bytes", "result_days", "then", "otherwise")}
+    more = ("result_bytes", "result_days", "then", "otherwise", "unique", "within")
+    kept = {name: others.pop(name) for name in more}
     order |= {name: value for name, value in kept.items() if value is not None}
     accepted_as: list[str] = []
 
