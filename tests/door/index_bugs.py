@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from heatsink.door import index_pages, many
+from heatsink.door import computed, index_pages, many
 from heatsink.door.migration import Migration, Settle
 from heatsink.door.protocol import Call
 from heatsink.door.spread_indexes import SpreadIndex
@@ -103,7 +103,12 @@ def an_update_keeps_the_shadow_of_the_old_value() -> AbstractContextManager[obje
     return patch.object(_Following, "changed", changed)
 
 
+def a_computed_value_is_written_although_the_item_has_changed() -> AbstractContextManager[object]:
+    return patch.object(computed, "_only_if_unchanged", lambda parameters, _: parameters)
+
+
 BUGS: list[Bug] = [
+    a_computed_value_is_written_although_the_item_has_changed,
     a_removed_value_leaves_its_shadow_behind,
     a_stale_row_is_shown,
     a_bucket_is_closed_before_it_is_swept,

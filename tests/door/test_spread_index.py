@@ -206,14 +206,21 @@ def test_a_sweep_empties_retired_buckets_which_are_asked_for_one_more_day(world:
     assert index.buckets("u") == [None]
 
 
-def test_values_that_dynamodb_computes_are_refused(world: World) -> None:
+def test_an_update_with_a_computed_value_reads_the_item_first(world: World) -> None:
     key = {name: item(0)[name] for name in ("pk", "sk")}
-    for expression in ("SET kind = a", "SET kind = if_not_exists(a, :v)"):
-        given = {"TableName": TABLE, "Key": key, "UpdateExpression": expression}
-        if ":v" in expression:
-            given["ExpressionAttributeValues"] = {":v": {"S": "x"}}
-        with pytest.raises(WireError, match="read the item"):
-            world.processes[0].send("UpdateItem", given)
+    given = {"TableName": TABLE, "Key": key, "UpdateExpression": "SET kind = a"}
+    send = world.processes[0].send
+    with pytest.raises(WireError, match="does not exist in the item"):
+        send("UpdateItem", given)
+    put(world, item(0, a={"S": "w"}))
+    send("UpdateItem", given)
+    assert [row["sk"] for row in query(send, "w")] == [key["sk"]]
+    refused = {**given, "ConditionExpression": "attribute_not_exists(pk)"}
+    with pytest.raises(WireError, match="ConditionalCheckFailed") as raised:
+        send("UpdateItem", refused)
+    assert "Item" not in raised.value.body
+    with pytest.raises(WireError, match="read the item"):
+        send("TransactWriteItems", {"TransactItems": [{"Update": given}]})
 
 
 def test_a_token_of_the_old_index_is_refused_once_it_is_deleted(world: World) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from heatsink.registry.decisions import View
 from heatsink.stores.dynamodb.wire.errors import EngineError
 
+from .computed import computing
 from .declaration import SpreadTable
 from .forms import as_read, checked_form
 from .index_pages import query_index, scan_index, uses_new
@@ -302,7 +303,11 @@ class Core:
         if places.is_bare(keys) and not places.has_shadows:
             return None
         return self._adapted(
-            operation, parameters, lambda: write_item(places, operation, parameters, keys)
+            operation,
+            parameters,
+            lambda: computing(
+                places, parameters, keys, write_item(places, operation, parameters, keys)
+            ),
         )
 
 

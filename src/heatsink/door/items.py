@@ -6,12 +6,13 @@ where a row may be a stray under the bare key: there, a get or a delete may take
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .places import Keys, Places, Spot
 from .protocol import Body, Call, Steps, WireError, refusal
 from .rewriting import for_place
-from .tagging import Tagged, values_in
+from .tagging import NONE_COMPUTED, Tagged, values_in
 
 TARGETS = {"PutItem": "Item", "UpdateItem": "Key", "DeleteItem": "Key"}
 NOT_APPENDED = ("ConditionExpression", "Expected", "UpdateExpression", "AttributeUpdates")
@@ -47,11 +48,21 @@ def write_item(places: Places, operation: str, parameters: Body, keys: Keys) -> 
 
 
 def placed_write(
-    places: Places, operation: str, parameters: Body, where: tuple[str, Keys, Spot]
+    places: Places,
+    operation: str,
+    parameters: Body,
+    where: tuple[str, Keys, Spot],
+    computed: Mapping[str, Any] = NONE_COMPUTED,
 ) -> Call:
-    """Return the call that carries out a write at a place. `where` starts with the key's field."""
+    """Return the call that carries out a write at a place. `where` starts with the key's field.
+
+    `computed` are values of indexed attributes that were computed from the item, by index. Raises
+    `Computed` if one is missing.
+    """
     target, keys, spot = where
-    changed = Tagged(places, keys).request(target, parameters) if places.indexes else parameters
+    changed = parameters
+    if places.indexes:
+        changed = Tagged(places, keys, computed=computed).request(target, parameters)
     changed = {**changed, target: places.parameters(changed[target], spot)}
     if spot.bucket is not None:
         changed = for_place(changed, places.table, keys.key)

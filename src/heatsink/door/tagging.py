@@ -3,12 +3,13 @@
 A put, and an update that sets the attribute to a given value or removes it, need no read: the same
 request also sets or removes the shadow attribute. So do assignments that always fail, such as a
 number: DynamoDB refuses the shadow attribute as it would refuse the attribute. Values that DynamoDB
-computes from other attributes are not known here, so such an update is refused.
+computes from other attributes are not in the request: an update with such a value reads the item
+first (`computed.py`), and a transaction with one is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from heatsink.stores.dynamodb.wire.errors import EngineError
@@ -25,11 +26,27 @@ from heatsink.stores.dynamodb.wire.expressions.reading import read_expressions
 from heatsink.stores.dynamodb.wire.expressions.updates import Update
 
 from .places import Keys, Places
-from .protocol import Body, refusal
+from .protocol import Body, WireError, refusal
 from .rewriting import CONDITION, NAMES, UPDATE, VALUES, is_formed, mentions, update_text
 from .spread_indexes import NOW, Moment, SpreadIndex, check_no_shadow
 
 TOKENS_LIVE_MS = 660_000  # DynamoDB knows a ClientRequestToken for 10 minutes
+
+
+NONE_COMPUTED: Mapping[str, Any] = {}
+
+
+class Computed(WireError):
+    """An update sets an indexed attribute to a value that is not in the request."""
+
+    def __init__(self, index: SpreadIndex) -> None:
+        name = index.attribute
+        error = refusal(
+            f"{name} is set to a value that DynamoDB computes, but it is the key of the spread "
+            f"index {index.name}, and a transaction cannot read it: read the item, and set {name} "
+            "to a given value under a condition on what was read"
+        )
+        super().__init__(error.status, error.body)
 
 
 class Tagged(NamedTuple):
@@ -38,6 +55,8 @@ class Tagged(NamedTuple):
     places: Places
     keys: Keys
     moment: Moment = NOW
+    computed: Mapping[str, Any] = NONE_COMPUTED
+    """The values of attributes that were computed from the item, by index; None: no value."""
 
     def request(self, target: str, parameters: Body) -> Body:
         """Return the parameters of a put, update, delete or check with the shadows set."""
@@ -135,22 +154,14 @@ class _Following:
             return self._given({"S": keys.key})
         if name == table.sort_key and isinstance(keys.sort, str):
             return self._given({"S": keys.sort})
-        if name == self._index.attribute:
-            if not self._index.is_filled:
-                raise refusal(
-                    f"{self._index.attribute} cannot be set from its own value before the backfill "
-                    f"of index {self._index.name} is complete: retry then, or set it to a given "
-                    "value"
-                )
+        if name == self._index.attribute and self._index.is_filled:
             if isinstance(operand, IfNotExists):
                 return IfNotExists(Path((self._alias,)), self._assigned(operand.otherwise))
             return Path((self._alias,))
-        name = self._index.attribute
-        raise refusal(
-            f"{name} is set to a value that DynamoDB computes, but it is the key of the spread "
-            f"index {self._index.name}: read the item, and set {name} to a given value under a "
-            "condition on what was read"
-        )
+        if self._index.name not in self._written.computed:
+            raise Computed(self._index)
+        value = self._written.computed[self._index.name]
+        return operand if value is None else self._given(value)
 
     def _given(self, value: Any) -> Placeholder:
         name = ":hs"
