@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from itertools import count
 from random import Random
 from uuid import uuid4
 
@@ -17,10 +19,10 @@ from heatsink.bulk.limits import (
     HoldRequest,
     KeyUse,
     Limit,
-    PlaceStore,
+    Offer,
 )
 from heatsink.bulk.settings import BulkSettings
-from heatsink.bulk.store import ANNOUNCED_MS
+from heatsink.bulk.store import ANNOUNCED_MS, QueueStores
 from heatsink.bulk.work.places import midnights, rule_of
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.memory.queue.places import OFFER_MS
@@ -31,22 +33,24 @@ from tests.planted import usually
 from tests.servers import patient_url
 
 LEASE_MS = 10_000
+HEARD_S, RING_AGAIN_S = 30.0, 0.1
 FIVE = Limit("five", running=5)
 
 
 class Home:
     """The home of limits, on a server that can be replaced by another one."""
 
-    def __init__(self, store: PlaceStore, clock: ManualClock, name: list[str]) -> None:
-        self.store = store
+    def __init__(self, stores: QueueStores, clock: ManualClock, name: list[str]) -> None:
+        self.store = stores.places
+        self.bell = stores.bell
         self.clock = clock
         self.name = name
         self.turns = 0
 
     async def hold(self, holder: str, limit: Limit = FIVE, **about: object) -> HoldAnswer:
         self.turns += 1
-        known = {"key": "k", "turn": self.turns, "server": ""} | about
-        named = {name: known.pop(name) for name in ("turn", "server")}
+        known = {"key": "k", "turn": self.turns, "server": "", "bell": 0} | about
+        named = {name: known.pop(name) for name in ("turn", "server", "bell")}
         return await self.store.hold(
             HoldRequest(
                 limit.name,
@@ -69,7 +73,7 @@ class Home:
 async def home(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Home]:
     if request.param == "memory":
         server = MemoryQueueServer(clock)
-        yield Home(server.stores().places, clock, server.places.server)
+        yield Home(server.stores(), clock, server.places.server)
         return
     name = ["1"]
     stores = open_queue(
@@ -80,7 +84,7 @@ async def home(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncItera
         now_ms=lambda: clock.now_s() * 1000,
         server=lambda: name[0],
     )
-    yield Home(stores.places, clock, name)
+    yield Home(stores, clock, name)
     await stores.close()
 
 
@@ -112,6 +116,23 @@ async def test_an_offer_that_nobody_takes_goes_to_the_next(home: Home) -> None:
     await home.hold("a", running=4)
     await home.wait(OFFER_MS)
     assert await home.granted("c", want=2) == 1
+
+
+async def test_an_offer_rings_the_bell_of_the_partition_that_waits(home: Home) -> None:
+    waiting = asyncio.ensure_future(home.bell.wait(HEARD_S))
+    async with asyncio.timeout(HEARD_S):
+        for number in count():  # a bell may miss a ring before its subscription is there
+            key = f"{number}"
+            await home.hold("a", key=key, want=5)
+            await home.hold("b", key=key, want=1, bell=7)
+            await home.hold("a", key=key, running=4)
+            if (await asyncio.wait({waiting}, timeout=RING_AGAIN_S))[0]:
+                break
+    assert waiting.result() == set()
+    found = home.bell.offers()
+    assert {(offer.partition, offer.limit) for offer in found} == {(7, "five")}
+    assert isinstance(found[0], Offer)
+    assert home.bell.offers() == []
 
 
 async def test_a_holder_that_gives_up_leaves_the_line(home: Home) -> None:
@@ -252,7 +273,7 @@ async def test_all_stores_grant_the_same(
     request: pytest.FixtureRequest, clock: ManualClock, home: Home
 ) -> None:
     memory = MemoryQueueServer(clock)
-    model = Home(memory.stores().places, clock, memory.places.server)
+    model = Home(memory.stores(), clock, memory.places.server)
     limits = [
         Limit("a", running=4),
         Limit("b", running=3, rates=["6/s", "20/min"]),

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, Rate
+from heatsink.bulk.limits import Ask, HoldRequest, Rule
 from heatsink.bulk.plan import QueuePlan
 from heatsink.bulk.store import Setback
 from heatsink.primitives.clock import SystemClock
@@ -71,6 +72,10 @@ async def test_a_queue_can_do_its_work(guarded: RedisServer | RedisCluster) -> N
     assert await stores.batches.list(5) == []
     await stores.limits.declare("l", Rate(5))
     await stores.limits.refused("l", 5.0, 0)
+    await stores.places.hold(HoldRequest("l", Rule(1), "h", 1, 1_000, [Ask("", want=1)]))
+    await stores.places.use("l", 1)
+    await stores.places.free("h", ["l"])
+    await stores.places.declared()
     assert await stores.fleet.plan(QueuePlan(4, 4)) == QueuePlan(4, 4)
     await stores.fleet.leave("me")
     await stores.soft.publish([Decision(Subject(Kind.WORKERS, "0"), "workers", 1, "why")], 1)
