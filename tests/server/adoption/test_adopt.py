@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -88,7 +89,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 async def test_before_the_adoption_everything_is_decided_and_nothing_is_spread(
-    place: Place,
+    place: Place, tmp_path: Path
 ) -> None:
     rules = BucketRules(bucket_units_s=10)
     subject = subject_in("chat", "hot")
@@ -101,11 +102,19 @@ async def test_before_the_adoption_everything_is_decided_and_nothing_is_spread(
 
         await soon(decided)
         assert view.layout(subject.text).buckets == 1
-    result = json.loads((await asyncio.to_thread(place.run, "--json")).stdout)
+    (tmp_path / "tables.toml").write_text(CHAT)
+    tables = ("--tables", str(tmp_path / "tables.toml"))
+    result = json.loads((await asyncio.to_thread(place.run, "--json", *tables)).stdout)
     assert result["state"] == "dry run"
+    assert result["ahead"] == []
     assert result["would"][0]["partition_key"] == "hot"
     assert result["would"][0]["buckets"] > 1
     assert "would have had" in (await asyncio.to_thread(place.run)).stdout
+    future = f"MSG#{(int(time.time()) + 86_400) * 1_000}"
+    item = {"room": {"S": "hot"}, "at": {"S": future}}
+    await asyncio.to_thread(place.client.put_item, TableName="chat", Item=item)
+    said = (await asyncio.to_thread(place.run, *tables)).stdout
+    assert f"in the future: hot {future} is dated 86," in said
 
 
 def test_a_trial_keeps_the_highest_number_of_buckets() -> None:

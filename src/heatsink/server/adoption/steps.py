@@ -19,7 +19,7 @@ from heatsink.door.declaration import SpreadTable
 from heatsink.door.places import Places
 from heatsink.door.records import record_of
 from heatsink.errors import InvalidSetting
-from heatsink.primitives.clock import Clock
+from heatsink.primitives.clock import Clock, now_ms
 from heatsink.registry.adoption import (
     append_only,
     completed_ms,
@@ -33,6 +33,7 @@ from heatsink.registry.declarations import check
 from heatsink.registry.registry import Registry
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
+from heatsink.stores.dynamodb.wire.values import native
 
 from .indexing import check_no_indexes
 from .leaving import Keys, Moved, Mover, bucket_rows
@@ -40,6 +41,8 @@ from .writers import Stray, spread_keys, strays
 
 State = Literal["dry run", "complete", "append-only", "leaving"]
 SHOWN_MAX = 100
+KEYS_LOOKED_AT = 20
+NEWEST = 10
 
 
 class Would(msgspec.Struct, frozen=True):
@@ -49,14 +52,27 @@ class Would(msgspec.Struct, frozen=True):
     buckets: int
 
 
+class Ahead(msgspec.Struct, frozen=True):
+    """An item whose sort key is dated further in the future than the declaration allows."""
+
+    partition_key: str
+    sort_key: str
+    ahead_s: float
+
+
 class Standing(msgspec.Struct, frozen=True):
-    """Where a table stands. `would` are the keys that a dry run would have spread."""
+    """Where a table stands. `would` are the keys that a dry run would have spread.
+
+    `ahead` are items of these keys that are dated in the future. Once their times have come, such
+    items would not be in their places.
+    """
 
     table: str
     state: State
     complete_from_ms: int | None
     spread_keys: int
     would: list[Would]
+    ahead: list[Ahead] = []
 
 
 class Departure(msgspec.Struct, frozen=True):
@@ -105,6 +121,49 @@ def standing_of(view: View, table: str) -> Standing:
     would.sort(key=lambda one: (-one.buckets, one.partition_key))
     complete = None if since_ms == float("inf") else int(since_ms)
     return Standing(table, state, complete, len(spread_keys(view, table)), would)
+
+
+async def dated_ahead(
+    standing: Standing, address: DynamoAddress, table: SpreadTable, clock: Clock
+) -> list[Ahead]:
+    """Return items dated in the future, of the keys that would be spread.
+
+    The newest items of each prefix tell: within a prefix, times grow with the sort keys.
+    """
+    client, found = open_table(address, clock)[1], list[Ahead]()
+    latest_ms = now_ms(clock) + table.ahead_ms
+    try:
+        for would in standing.would[:KEYS_LOOKED_AT]:
+            for rule in table.rules:
+                if rule.time_of is None:
+                    continue
+                query = _newest(table, rule.prefix, would.partition_key)
+                for item in (await client.call("Query", query)).body["Items"]:
+                    sort = native(item[table.sort_key])
+                    time_ms = rule.time_ms(sort) if table.rule_of(sort) is rule else None
+                    if time_ms is not None and time_ms > latest_ms:
+                        ahead_s = (time_ms - now_ms(clock)) / 1_000
+                        found.append(Ahead(would.partition_key, str(sort), ahead_s))
+    finally:
+        await client.close()
+    return found
+
+
+def _newest(table: SpreadTable, prefix: str, key: str) -> dict[str, Any]:
+    """Return the Query for the newest items of a key with a prefix."""
+    names, values = {"#p": table.partition_key}, {":p": {"S": key}}
+    condition = "#p = :p"
+    if prefix:
+        names["#s"], values[":s"] = table.sort_key, {"S": prefix}
+        condition += " AND begins_with(#s, :s)"
+    return {
+        "TableName": table.name,
+        "KeyConditionExpression": condition,
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": values,
+        "ScanIndexForward": False,
+        "Limit": NEWEST,
+    }
 
 
 async def complete(registry: Registry, table: str) -> None:

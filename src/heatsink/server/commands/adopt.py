@@ -27,6 +27,7 @@ from heatsink.server.adoption.steps import (
     Repair,
     Standing,
     complete,
+    dated_ahead,
     leave,
     move_strays,
     registry_at,
@@ -194,7 +195,24 @@ async def _step(url: str, table_name: str, options: dict[str, Any], clock: Clock
                 return await leave(registry, address, clock, options["scan"], tick)
         if options["completes"]:
             await complete(registry, address.table)
-        return standing_of(registry.view, address.table)
+        return await _standing(registry, address, options["tables"], clock)
+
+
+async def _standing(
+    registry: Registry, address: DynamoAddress, tables: Path | None, clock: Clock
+) -> Standing:
+    """Return where the table stands; in a dry run, with its items that are dated in the future."""
+    standing = standing_of(registry.view, address.table)
+    if standing.state != "dry run" or not standing.would:
+        return standing
+    try:
+        table = _declared_in(registry.view, address.table, tables)
+    except InvalidSetting:
+        if tables is not None:
+            raise
+        return standing  # a function of the application's own reads its times
+    ahead = await dated_ahead(standing, address, table, clock)
+    return msgspec.structs.replace(standing, ahead=ahead)
 
 
 async def _index_step(
@@ -319,6 +337,12 @@ def _print_standing(standing: Standing) -> None:
         for one in standing.would[:SHOWN]:
             table.add_row(escape(one.partition_key), counted(one.buckets, "bucket"))
         Console().print(table)
+    for late in standing.ahead[:SHOWN]:
+        click.echo(
+            f"in the future: {late.partition_key} {late.sort_key} is dated {late.ahead_s:,.0f} s "
+            "ahead. Once that time has come, a query that finds such an item fails: declare its "
+            "prefix unspread, or give it another prefix"
+        )
 
 
 STEPS = {
