@@ -34,6 +34,7 @@ def test_a_table_with_a_spread_index_answers_as_a_plain_table_does(seed: int) ->
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("opened", [attached, behind_a_door])
+@pytest.mark.server("a Heatsink that runs")
 def test_a_running_heatsink_answers_as_a_plain_table_does(
     opened: Callable[[Path], AbstractContextManager[LiveWorld]], tmp_path: Path
 ) -> None:

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import heatsink
 from heatsink.bulk import Actions, Context
 from heatsink.client.blocking import BlockingHeatsink
 from heatsink.testing.redis import RedisServer
 
+pytestmark = pytest.mark.server("the fixtures of the plugin start a Redis")
 StartWorker = Callable[[Actions], None]
 
 
