@@ -44,6 +44,7 @@ NAMES = (
     "queue_store",
     "queue",
     "queue_cases",
+    "jobs",
     "claims",
     "head_of_line",
     "scaling",

@@ -26,6 +26,8 @@ class Answer(msgspec.Struct, frozen=True):
     began_s: float = 0.0
     ended_s: float = 0.0
     group: int = -1
+    waited_s: float = 0.0
+    """Mean time from the call that enqueued an item to the end of the item."""
 
 
 class Driver:
@@ -72,12 +74,12 @@ class Driver:
 
 
 @contextmanager
-def driving(command: Sequence[str], verb: Literal["enqueue", "work"], url: str) -> Iterator[Driver]:
+def driving(command: Sequence[str], verb: Literal["enqueue", "work", "jobs"], url: str, **environment: str) -> Iterator[Driver]:
     with TemporaryFile() as said:
         process = subprocess.Popen(  # noqa: S603  drivers are our own
             [*command, verb],
             cwd=DRIVERS,
-            env={**os.environ, "QUEUE_URL": url, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "QUEUE_URL": url, **environment, "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,

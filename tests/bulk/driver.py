@@ -164,8 +164,9 @@ async def lose_chunk(stores: QueueStores, part: str, chunk: int) -> None:
             share.chunks.pop(chunk, None)
         return
     assert isinstance(queue, RedisQueue)
-    key = f"{queue._keys.part(PARTITION, part)}/chunks"
-    await queue._places.connection(PARTITION).run("HDEL", key, f"b{chunk}", f"c{chunk}")
+    key = queue._keys.part(PARTITION, part)
+    for name in (key, f"{key}/chunks"):  # a small single item is in the part's own hash
+        await queue._places.connection(PARTITION).run("HDEL", name, f"b{chunk}", f"c{chunk}")
 
 
 async def lose_part(stores: QueueStores, partition: int, part: str) -> None:

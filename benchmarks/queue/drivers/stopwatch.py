@@ -1,8 +1,9 @@
 """What every driver shares: orders come on its input, answers go out in JSON, a line each.
 
 `with_X.py enqueue` reads lines of `group size pause_ms` and enqueues so many items; `with_X.py
-work` runs items and tells of each group when its last item has ended. Times are of the system's
-monotonic clock, which all processes share.
+work` runs items and tells of each group when its last item has ended. `with_X.py jobs` reads lines
+of `group size producers` and enqueues one item per call, from so many callers at once. Times are of
+the system's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction
 from itertools import count
 from threading import Thread
@@ -43,34 +45,68 @@ class Group:
         self._first_s = perf_counter()
         self._used_s = process_time()
         self._ends = count(1)
+        self._waited_s = 0.0
 
-    def end(self, group: int, size: int) -> None:
+    def end(self, group: int, size: int, began_us: int) -> None:
+        self._waited_s += perf_counter() - began_us / 1e6
         if next(self._ends) == size:
             now_s, used_s = perf_counter(), process_time()
             seconds, cpu_s = now_s - self._first_s, used_s - self._used_s
-            answer(group=group, ended_s=now_s, seconds=seconds, cpu_s=cpu_s)
+            waited_s = self._waited_s / size
+            answer(group=group, ended_s=now_s, seconds=seconds, cpu_s=cpu_s, waited_s=waited_s)
 
 
 _groups: dict[int, Group] = {}
 
 
-def ended(group: int, size: int) -> None:
-    (_groups.get(group) or _groups.setdefault(group, Group())).end(group, size)
+def ended(group: int, size: int, began_us: int = 0) -> None:
+    (_groups.get(group) or _groups.setdefault(group, Group())).end(group, size, began_us)
 
 
-async def run_item(group: int, size: int, pause_ms: int) -> None:
+async def run_item(group: int, size: int, pause_ms: int, began_us: int = 0) -> None:
     if pause_ms:
         await asyncio.sleep(pause_ms / 1000)
-    ended(group, size)
+    ended(group, size, began_us)
 
 
-def run_item_blocking(group: int, size: int, pause_ms: int) -> None:
+def run_item_blocking(group: int, size: int, pause_ms: int, began_us: int = 0) -> None:
     if pause_ms:
         sleep(pause_ms / 1000)
-    ended(group, size)
+    ended(group, size, began_us)
 
 
-def main(enqueue: Callable[..., Any], work: Callable[..., Any]) -> None:
+def _one_by_one(one: Callable[..., Any]) -> Callable[..., Any]:
+    """Enqueues one item per call of `one`, from as many tasks or threads as there are producers."""
+
+    async def produce(group: int, size: int, producers: int) -> None:
+        left = iter(range(size))
+
+        async def each() -> None:
+            for _ in left:
+                await one(group, size, 0, int(perf_counter() * 1e6))
+
+        await asyncio.gather(*(each() for _ in range(producers)))
+
+    def produce_blocking(group: int, size: int, producers: int) -> None:
+        left = iter(range(size))
+
+        def each() -> None:
+            for _ in left:
+                one(group, size, 0, int(perf_counter() * 1e6))
+
+        with ThreadPoolExecutor(producers) as threads:
+            for thread in [threads.submit(each) for _ in range(producers)]:
+                thread.result()
+
+    return produce if iscoroutinefunction(one) else produce_blocking
+
+
+def main(
+    enqueue: Callable[..., Any], work: Callable[..., Any], one: Callable[..., Any] | None = None
+) -> None:
+    if sys.argv[1] == "jobs":
+        assert one is not None
+        enqueue = _one_by_one(one)
     with asyncio.Runner() as runner:
 
         def run(function: Callable[..., Any], *arguments: int) -> None:

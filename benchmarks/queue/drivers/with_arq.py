@@ -25,6 +25,12 @@ async def enqueue(*order: int) -> None:
         await asyncio.gather(*(pool.enqueue_job("item", *order) for _ in calls))
 
 
+async def one(*payload: int) -> None:
+    if not pools:
+        pools.append(await create_pool(REDIS))
+    await pools[0].enqueue_job("item", *payload)
+
+
 async def work() -> None:
     worker = Worker(
         [item], redis_settings=REDIS, max_jobs=100, poll_delay=0.01, handle_signals=False
@@ -33,4 +39,4 @@ async def work() -> None:
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main(enqueue, work, one)

@@ -10,13 +10,15 @@ const used = () => Object.values(process.cpuUsage()).reduce((a, b) => a + b) / 1
 const answer = (values) => process.stdout.write(JSON.stringify(values) + "\n");
 const groups = new Map();
 
-async function run({ data: [group, size, pause] }) {
+async function run({ data: [group, size, pause, began] }) {
   if (pause) await new Promise((resolve) => setTimeout(resolve, pause));
-  if (!groups.has(group)) groups.set(group, { first: now(), used: used(), ended: 0 });
+  if (!groups.has(group)) groups.set(group, { first: now(), used: used(), ended: 0, waited: 0 });
   const found = groups.get(group);
+  found.waited += now() - (began || 0) / 1e6;
   if (++found.ended === size) {
     const ended = now();
-    answer({ group, ended_s: ended, seconds: ended - found.first, cpu_s: used() - found.used });
+    const [seconds, cpu_s] = [ended - found.first, used() - found.used];
+    answer({ group, ended_s: ended, seconds, cpu_s, waited_s: found.waited / size });
   }
 }
 
@@ -30,7 +32,16 @@ async function enqueueEach(queue, order) {
   await Promise.all(Array.from({ length: 64 }, add));
 }
 
+async function enqueueJobs(queue, [group, size, producers]) {
+  let left = size;
+  const produce = async () => {
+    while (left-- > 0) await queue.add(...job([group, size, 0, Math.round(now() * 1e6)]));
+  };
+  await Promise.all(Array.from({ length: producers }, produce));
+}
+
 async function enqueue(queue, order) {
+  if (process.argv[2] === "jobs") return enqueueJobs(queue, order);
   if (process.env.SINGLE) return enqueueEach(queue, order);
   const [name, data, opts] = job(order);
   for (let first = 0; first < order[1]; first += 1000) {

@@ -20,10 +20,14 @@ def enqueue(*order: int) -> None:
             item.apply_async(order, producer=producer)
 
 
+def one(*payload: int) -> None:
+    item.apply_async(payload)
+
+
 def work() -> None:
     quiet = ["--without-gossip", "--without-mingle", "--loglevel=ERROR"]
     app.worker_main(["worker", "--pool=threads", "--concurrency=32", *quiet])
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main(enqueue, work, one)

@@ -24,6 +24,10 @@ def enqueue(*order: int) -> None:
         item.send(*order)
 
 
+def one(*payload: int) -> None:
+    item.send(*payload)
+
+
 def work() -> None:
     broker.emit_after("process_boot")
     dramatiq.Worker(broker, worker_threads=32).start()
@@ -31,4 +35,4 @@ def work() -> None:
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main(enqueue, work, one)

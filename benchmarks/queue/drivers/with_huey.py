@@ -20,10 +20,14 @@ def enqueue(*order: int) -> None:
         item(*order)
 
 
+def one(*payload: int) -> None:
+    item(*payload)
+
+
 def work() -> None:
     logging.disable()
     huey.create_consumer(workers=4, worker_type="thread").run()
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main(enqueue, work, one)

@@ -21,9 +21,13 @@ async def enqueue(*order: int) -> None:
         await asyncio.gather(*(queue.enqueue("item", payload=list(order)) for _ in calls))
 
 
+async def one(*payload: int) -> None:
+    await queue.enqueue("item", payload=list(payload))
+
+
 async def work() -> None:
     await Worker(queue, functions=[("item", item)], concurrency=32).start()
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main(enqueue, work, one)

@@ -22,11 +22,14 @@ def run(broker: Any, at_once: int) -> None:
             calls = range(first, min(first + 100, order[1]))
             await asyncio.gather(*(item.kiq(*order) for _ in calls))
 
+    async def one(*payload: int) -> None:
+        await item.kiq(*payload)
+
     async def work() -> None:
         broker.is_worker_process = True
         await run_receiver_task(broker, max_async_tasks=at_once, run_startup=True)
 
-    main(enqueue, work)
+    main(enqueue, work, one)
 
 
 if __name__ == "__main__":

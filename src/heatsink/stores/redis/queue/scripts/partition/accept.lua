@@ -4,6 +4,7 @@
 -- Stores each record and its released part, unless there is a record or a rate limit. Returns for
 -- each batch 1, or 0 if another submission has its record, or its lane has a limit.
 begin()
+local INLINE_MAX = 1024 -- bytes of an item that is in the part's own hash
 local INDEX_MAX, KEEP_S, WORDS = tonumber(ARGV[5]), ARGV[6], 10
 local answers, lines, early, indexes, limited = {}, {}, {}, {}, {}
 
@@ -15,29 +16,57 @@ local function is_limited(key)
   return limited[key]
 end
 
-local function add_to(lists, key, score, name)
-  local list = lists[key] or {}
-  list[#list + 1], list[#list + 2] = score, name
-  lists[key] = list
-end
+local function add(list, score, name) list[#list + 1], list[#list + 2] = score, name end
 
 local function generation_of(record) return cmsgpack.unpack(record).generation end
 
+local function store_chunk(p, body)
+  local key = #body <= INLINE_MAX and p.key or p.key .. '/chunks'
+  redis.call('HSET', key, 'b0', body, 'c0', 1, 'l0', 1)
+end
+
+-- A part whose start time has not come, by the functions that other scripts use for all parts.
+local function accept_early(p, body, digest)
+  p = new_part(p.handle, p.packed)
+  p.stamp, p.fresh, p.staged, p.digest = math.floor(now), 1, 1, tonumber(digest)
+  p.state = 'ready'
+  store_chunk(p, body)
+  early[#early + 1] = p
+end
+
+-- A part that may run now: written at once, with its effect on the gauges.
+local function accept_ready(p, body, digest)
+  local purse, stamp = purse_of(p), math.floor(now)
+  local words = { 'packed', p.packed, 'home', p.home, 'state', 'ready', 'at', 'line',
+    'stamp', stamp, 'fresh', 1, 'staged', 1, 'digest', digest }
+  if #body <= INLINE_MAX then
+    for _, word in ipairs({ 'b0', body, 'c0', 1, 'l0', 1 }) do words[#words + 1] = word end
+  else
+    store_chunk(p, body)
+  end
+  redis.call('HSET', p.key, unpack(words))
+  meta.waiting = meta.waiting + 1
+  count_in(DEPTHS, p.info[ACTION], 1)
+  count_in(CENSUS, purse.name, 1)
+  add(lived, 0, p.handle)
+  add(aged, math.max(stamp, start_ms(p)), p.handle)
+  local line = line_of(p)
+  lines[line] = lines[line] or {}
+  add(lines[line], score_of(p), p.handle)
+  if not purse.active then start_purse(p) end
+end
+
 local function accept(handle, packed, body, digest, home, version, tag, record)
   redis.call('HSET', home, 'version', version, 'tag', tag, 'record', record)
-  local p = new_part(handle, packed)
-  p.home, p.stamp, p.fresh, p.staged, p.digest = home, math.floor(now), 1, 1, tonumber(digest)
-  p.state = 'ready'
-  redis.call('HSET', p.key, 'packed', packed, 'home', home)
-  redis.call('HSET', p.key .. '/chunks', 'b0', body, 'c0', 1, 'l0', 1)
+  local p = { handle = handle, key = root .. 'part/' .. handle, packed = packed, home = home,
+    info = cmsgpack.unpack(packed), fresh = 1, delayed = 0, suspects = 0 }
   if start_ms(p) > now then
-    early[#early + 1] = p
+    redis.call('HSET', p.key, 'packed', packed, 'home', home)
+    accept_early(p, body, digest)
   else
-    p.at = 'line'
-    add_to(lines, line_of(p), score_of(p), handle)
-    if not purse_of(p).active then start_purse(p) end
+    accept_ready(p, body, digest)
   end
-  return p
+  return p.info
 end
 
 for i = 7, #ARGV, WORDS do
@@ -48,9 +77,11 @@ for i = 7, #ARGV, WORDS do
   elseif is_limited(limit) then
     answers[#answers + 1] = 0
   else
-    local p = accept(unpack(ARGV, i, i + 7))
-    add_to(indexes, ARGV[4], p.info[SUBMITTED], p.info[BATCH])
-    add_to(indexes, index, p.info[SUBMITTED], p.info[BATCH])
+    local info = accept(unpack(ARGV, i, i + 7))
+    for _, name in ipairs({ ARGV[4], index }) do
+      indexes[name] = indexes[name] or {}
+      add(indexes[name], info[SUBMITTED], info[BATCH])
+    end
     answers[#answers + 1] = 1
   end
 end

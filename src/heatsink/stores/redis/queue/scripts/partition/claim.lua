@@ -3,7 +3,7 @@
 -- Returns {owned, time, more, wake_ms, lanes, parts, bodies, slices}. Slices refer to parts and
 -- bodies by number, so that a shared one is sent once.
 begin()
-local LANES_MAX = 1000
+local LANES_MAX, AHEAD_MAX = 1000, 100
 local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 if meta.owner ~= owner or now >= meta.until_ms then
   return { 0, exactly(told) }
@@ -14,7 +14,8 @@ local texts = {} -- chunks that were read
 
 local function text_of(p, chunk)
   local name = p.handle .. chunk
-  texts[name] = texts[name] or redis.call('HGET', p.key .. '/chunks', 'b' .. chunk)
+  if p.c0 and chunk == 0 then return p.b0 end
+  texts[name] = texts[name] or redis.call('HGET', chunks_of(p), 'b' .. chunk)
   return texts[name]
 end
 
@@ -126,7 +127,8 @@ end
 -- Skip missing chunks: their items are lost and must not hold up the others.
 local function skip_gaps(p)
   while p.fresh > 0 do
-    local size = redis.call('HGET', p.key .. '/chunks', 'c' .. p.next_chunk)
+    local size = p.next_chunk == 0 and p.c0
+      or redis.call('HGET', chunks_of(p), 'c' .. p.next_chunk)
     if size and text_of(p, p.next_chunk) then return tonumber(size) end
     if p.next_chunk >= p.staged then -- no chunk is left: the rest is lost
       p.lost, p.fresh = p.lost + p.fresh, 0
@@ -196,7 +198,7 @@ local function take(p, most)
     start = found.start, marks = string.rep('.', found.count), cost_us = cost_us,
     suspect = found.suspect, fresh = found.fresh }
   keep_lease(lease)
-  redis.call('ZADD', EXPIRY, now + lease_ms, lease.attempt)
+  let_lease_expire(lease, now + lease_ms)
   if found.suspect then meta.suspects = meta.suspects + 1 end
   p.running = p.running + found.count
   meta.claimed = meta.claimed + found.count
@@ -216,22 +218,38 @@ local function serve_lane(line, allowed)
   end
 end
 
+local function is_first(purse, second, second_time)
+  if not (purse and purse.active) then return false end
+  if not second or purse.time < second_time then return true end
+  return purse.time == second_time and purse.name < second
+end
+
+-- Serve the parts at the head of a tenant's line, as long as the tenant is the first one.
+local function serve_first(name, second, second_time)
+  local line = root .. 'line/' .. name
+  for _, handle in ipairs(redis.call('ZRANGE', line, 0, math.min(want, AHEAD_MAX) - 1)) do
+    local p = find_part(handle)
+    if not p then
+      redis.call('ZREM', line, handle)
+      break
+    end
+    local quantum = math.max(1, math.floor(QUANTUM_US / math.max(cost_of(p), 1)))
+    want = want - take(p, math.min(want, quantum))
+    local purse = purses[name]
+    if want <= 0 or p.at == 'line' or not is_first(purse, second, second_time) then return end
+    meta.virtual = math.max(meta.virtual, purse.time)
+  end
+  -- the line may be empty now, or was empty before
+  if redis.call('EXISTS', line) == 0 then redis.call('ZREM', TENANTS, name) end
+end
+
 local function serve_tenants()
   while want > 0 do
-    local purse = redis.call('ZRANGE', TENANTS, 0, 0, 'WITHSCORES')
-    if not purse[1] then return end
-    meta.virtual = math.max(meta.virtual, tonumber(purse[2]))
-    local first = redis.call('ZRANGE', root .. 'line/' .. purse[1], 0, 0)[1]
-    local p = first and find_part(first)
-    if p then
-      local quantum = math.max(1, math.floor(QUANTUM_US / math.max(cost_of(p), 1)))
-      want = want - take(p, math.min(want, quantum))
-    else -- a part that is gone, or a tenant without parts
-      redis.call('ZREM', root .. 'line/' .. purse[1], first or '')
-      if redis.call('EXISTS', root .. 'line/' .. purse[1]) == 0 then
-        redis.call('ZREM', TENANTS, purse[1])
-      end
-    end
+    save_purses()
+    local first = redis.call('ZRANGE', TENANTS, 0, 1, 'WITHSCORES')
+    if not first[1] then return end
+    meta.virtual = math.max(meta.virtual, tonumber(first[2]))
+    serve_first(first[1], first[3], tonumber(first[4] or nil))
   end
 end
 
@@ -250,6 +268,7 @@ local function lanes()
 end
 
 for _, name in ipairs(cmsgpack.unpack(ARGV[7])) do take_back(name) end
+save_leases() -- since expire() reads which leases there are
 expire()
 wake()
 if not find_lease(attempt .. ':0') then -- else this call was delivered twice

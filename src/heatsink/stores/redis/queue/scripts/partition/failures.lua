@@ -8,6 +8,6 @@ local found = {}
 for _, place in ipairs(places) do
   local tries, reason = unpack(cmsgpack.unpack(redis.call('HGET', p.key .. '/reasons', place)))
   found[#found + 1] = { place, tonumber(string.sub(place, 10)), tries, reason,
-    redis.call('HGET', p.key .. '/chunks', 'b' .. tonumber(string.sub(place, 1, 8))) }
+    redis.call('HGET', chunks_of(p), 'b' .. tonumber(string.sub(place, 1, 8))) }
 end
 return found

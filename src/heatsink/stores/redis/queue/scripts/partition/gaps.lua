@@ -7,7 +7,7 @@ for _, packed in ipairs(redis.call('LRANGE', p.key .. '/missing', 0, -1)) do
   gaps[#gaps + 1] = cmsgpack.unpack(packed)
 end
 for number = p.next_chunk, tonumber(ARGV[3]) - 1 do
-  if redis.call('HEXISTS', p.key .. '/chunks', 'b' .. number) == 0 then
+  if redis.call('HEXISTS', chunks_of(p), 'b' .. number) == 0 then
     gaps[#gaps + 1] = { number, number == p.next_chunk and p.next_offset or 0, -1 }
   end
 end

@@ -10,8 +10,10 @@ local function miss(attempt)
   is_lost[attempt] = true
 end
 
-local word = 4
-for _, outcome in ipairs(cmsgpack.unpack(ARGV[3])) do
+local outcomes, attempts, word = cmsgpack.unpack(ARGV[3]), {}, 4
+for i, outcome in ipairs(outcomes) do attempts[i] = outcome[1] end
+read_leases(attempts)
+for _, outcome in ipairs(outcomes) do
   local attempt, marks, used_us, setbacks, offsets = unpack(outcome)
   local results
   if offsets then
@@ -21,6 +23,7 @@ for _, outcome in ipairs(cmsgpack.unpack(ARGV[3])) do
   end
   if not settle(attempt, marks, used_us, setbacks, results) then miss(attempt) end
 end
+save_leases()
 meta.fenced = meta.fenced + #lost
 for _, attempt in ipairs(cmsgpack.unpack(ARGV[4])) do
   if redis.call('ZSCORE', EXPIRY, attempt) then

@@ -14,7 +14,7 @@ end
 
 -- Free the chunks of which no item was claimed: nearly all the memory of a large batch.
 local function free_untouched()
-  local chunks = p.key .. '/chunks'
+  local chunks = chunks_of(p)
   local n = p.next_offset > 0 and p.next_chunk + 1 or p.next_chunk
   while redis.call('HDEL', chunks, 'b' .. n, 'c' .. n, 'l' .. n) > 0 do n = n + 1 end
 end

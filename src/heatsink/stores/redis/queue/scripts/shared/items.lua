@@ -3,7 +3,8 @@
 local function finish(p, lease, count, offsets)
   p.running, p.done = p.running - count, p.done + count
   meta.done = meta.done + count
-  local chunks, number = p.key .. '/chunks', lease.chunk
+  if p.home then return end -- put() frees it
+  local chunks, number = chunks_of(p), lease.chunk
   if redis.call('HINCRBY', chunks, 'l' .. number, -count) <= 0 then
     redis.call('HDEL', chunks, 'l' .. number)
     if not p.info[KEEPS_ITEMS] then redis.call('HDEL', chunks, 'c' .. number, 'b' .. number) end
@@ -90,24 +91,58 @@ end
 
 -- Leases ---------------------------------------------------------------------------------------
 
+-- A call reads many leases at once, and save_leases() writes all that changed.
+local leases, kept_leases, expiring, forgotten, is_forgotten = {}, {}, {}, {}, {}
+
+local function read_leases(attempts)
+  for first = 1, #attempts, 1000 do
+    local last = math.min(first + 999, #attempts)
+    local found = redis.call('HMGET', LEASES, unpack(attempts, first, last))
+    for i = 1, last - first + 1 do leases[attempts[first + i - 1]] = found[i] end
+  end
+end
+
 local function find_lease(attempt)
-  local packed = redis.call('HGET', LEASES, attempt)
-  if not packed then return nil end
-  local handle, chunk, start, marks, cost_us, suspect, fresh = unpack(cmsgpack.unpack(packed))
+  if is_forgotten[attempt] then return nil end
+  local lease = leases[attempt]
+  if type(lease) == 'table' then return lease end
+  if lease == nil then lease = redis.call('HGET', LEASES, attempt) end
+  if not lease then return nil end
+  local handle, chunk, start, marks, cost_us, suspect, fresh = unpack(cmsgpack.unpack(lease))
   return { attempt = attempt, handle = handle, chunk = chunk, start = start, marks = marks,
     cost_us = cost_us, suspect = suspect, fresh = fresh }
 end
 
 local function keep_lease(lease)
-  redis.call('HSET', LEASES, lease.attempt, cmsgpack.pack({ lease.handle, lease.chunk,
-    lease.start, lease.marks, lease.cost_us, lease.suspect, lease.fresh }))
+  leases[lease.attempt], kept_leases[lease.attempt], is_forgotten[lease.attempt] = lease, lease
+end
+
+local function let_lease_expire(lease, at_ms)
+  expiring[#expiring + 1], expiring[#expiring + 2] = at_ms, lease.attempt
 end
 
 local function forget_lease(lease)
-  redis.call('HDEL', LEASES, lease.attempt)
-  redis.call('ZREM', EXPIRY, lease.attempt)
+  if not is_forgotten[lease.attempt] then forgotten[#forgotten + 1] = lease.attempt end
+  is_forgotten[lease.attempt] = true
+  kept_leases[lease.attempt] = nil
   if lease.suspect then meta.suspects = meta.suspects - 1 end
 end
+
+-- A claim that is repeated under its name may lease items under a name that it has just forgotten.
+local function save_leases()
+  call_many('HDEL', LEASES, forgotten)
+  call_many('ZREM', EXPIRY, forgotten)
+  local words = {}
+  for attempt, lease in pairs(kept_leases) do
+    words[#words + 1] = attempt
+    words[#words + 1] = cmsgpack.pack({ lease.handle, lease.chunk, lease.start, lease.marks,
+      lease.cost_us, lease.suspect, lease.fresh })
+  end
+  call_many('HSET', LEASES, words)
+  call_many('ZADD', EXPIRY, expiring)
+  kept_leases, expiring, forgotten = {}, {}, {}
+end
+at_save[#at_save + 1] = save_leases
 
 local function apply_marks(p, lease, marks, setbacks)
   local known, settled, started, done = lease.marks, 0, 0, {}
@@ -140,14 +175,19 @@ local function apply_marks(p, lease, marks, setbacks)
   return settled, started
 end
 
+local learned = {}
+at_save[#at_save + 1] = function()
+  for action, cost_us in pairs(learned) do redis.call('HSET', SERVICE, action, cost_us) end
+end
+
 local function learn_cost(p, lease, used_us, settled, started)
   charge(p, used_us - lease.cost_us * settled)
   meta.used_us = meta.used_us + used_us
   if started == 0 then return end
   local action, each = p.info[ACTION], used_us / started
-  local known = tonumber(redis.call('HGET', SERVICE, action) or nil)
+  local known = learned[action] or tonumber(redis.call('HGET', SERVICE, action) or nil)
   costs[action] = known and known + SERVICE_WEIGHT * (each - known) or each
-  redis.call('HSET', SERVICE, action, costs[action])
+  learned[action] = costs[action]
 end
 
 local function settle(attempt, marks, used_us, setbacks, results)

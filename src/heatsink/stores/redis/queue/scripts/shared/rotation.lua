@@ -16,10 +16,21 @@ local function purse_of(p)
   return purse
 end
 
+-- Write the times of the purses that were charged. Called before TENANTS is read.
+local function save_purses()
+  for _, purse in pairs(purses) do
+    if purse.owes then
+      redis.call('ZADD', purse.active and TENANTS or TIMES, purse.time, purse.name)
+      purse.owes = nil
+    end
+  end
+end
+at_save[#at_save + 1] = save_purses
+
 local function charge(p, cost_us)
   local purse = purse_of(p)
   purse.time = math.max((purse.time or meta.virtual) + cost_us / p.info[WEIGHT], 0)
-  redis.call('ZADD', purse.active and TENANTS or TIMES, purse.time, purse.name)
+  purse.owes = true
   if p.info[LIMITED] and redis.call('EXISTS', TENANTS) == 0 then -- no other tenant had to wait
     meta.virtual = math.max(meta.virtual, purse.time)
   end
@@ -27,7 +38,7 @@ end
 
 local function forget_savings(purse)
   if not purse.active and purse.time and purse.time <= meta.virtual then
-    purse.time = nil
+    purse.time, purse.owes = nil, nil
     redis.call('ZREM', TIMES, purse.name)
   end
 end
@@ -39,7 +50,7 @@ end
 local function retire(p)
   local purse = purse_of(p)
   if purse.active and not p.info[LIMITED] then
-    purse.active = false
+    purse.active, purse.owes = false, nil
     redis.call('ZREM', TENANTS, purse.name)
     redis.call('ZADD', TIMES, purse.time, purse.name)
   end
@@ -63,7 +74,7 @@ local function start_purse(p)
   local time = math.max(purse.time or 0, meta.virtual)
   if purse.active and time == purse.time then return end
   if purse.time and not purse.active then redis.call('ZREM', TIMES, purse.name) end
-  purse.time, purse.active = time, true
+  purse.time, purse.active, purse.owes = time, true, nil
   redis.call('ZADD', TENANTS, time, purse.name)
 end
 
@@ -102,6 +113,10 @@ end
 -- Free the chunks of a cancelled part, but keep those with failures, which can be retried. If many
 -- items failed, nearly all chunks stay, so freeing is not worth the time.
 local function free(p)
+  if p.home then
+    redis.call('HDEL', chunks_of(p), 'b0', 'c0', 'l0')
+    return
+  end
   if p.failed > FREE_MAX then return end
   local chunks, kept = p.key .. '/chunks', {}
   for _, place in ipairs(redis.call('ZRANGE', p.key .. '/failures', 0, -1)) do
@@ -128,8 +143,8 @@ local function conclude(p)
   record.ends = { { batch = p.info[BATCH], part = place.id, lap = p.lap, done = 1, failed = 0,
     cancelled = 0 } }
   record.state, record.ended_ms = 'done', math.floor(now)
-  record.version, record.tag = record.version + 1, ''
-  record.tag = string.sub(redis.sha1hex(cmsgpack.pack(record)), 1, 16)
+  record.version = record.version + 1
+  record.tag = string.sub(redis.sha1hex(record.tag .. record.ended_ms), 1, 16)
   redis.call('HSET', p.home, 'version', string.format('%.0f', record.version), 'tag', record.tag,
     'record', cmsgpack.pack(record))
   redis.call('PEXPIRE', p.home, record.fingerprint == '' and SINGLE_MS or RECORD_MS)
@@ -146,7 +161,10 @@ local function put(p)
     leave(p)
     if p.cancelled > 0 then free(p) end
     p.state = 'finished'
-    if p.home and conclude(p) then return end
+    if p.home then
+      if conclude(p) then return end
+      if p.failed == 0 then free(p) end
+    end
     local ending = { p.info[BATCH], p.info[ID], p.lap, p.done, p.failed, p.cancelled }
     redis.call('HSET', ENDS, p.handle, cmsgpack.pack(ending))
     redis.call('ZADD', OUTBOX, now, p.handle)

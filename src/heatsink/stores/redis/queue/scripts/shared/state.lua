@@ -63,6 +63,9 @@ local function find_part(handle)
   return remember(p)
 end
 
+-- The hash with the part's chunks. A small single item is in the part's own hash.
+local function chunks_of(p) return p.c0 and p.key or p.key .. '/chunks' end
+
 local function place_of(chunk, offset) return string.format('%08d:%04d', chunk, offset) end
 
 -- Changes of the gauges, which save() writes: one command for all parts of a call.
@@ -127,11 +130,14 @@ local function keep_gauges(p)
     - (was.limited and was.at == 'line' and was.waiting or 0))
 end
 
+local at_save = {} -- what the files below also write when a call ends
+
 local function save()
+  for _, write in ipairs(at_save) do write() end
   for _, p in pairs(parts) do
     if p.concluded then -- a batch of one item: its record says how it ended
       keep_gauges(p)
-      redis.call('UNLINK', p.key, p.key .. '/chunks', p.key .. '/notes')
+      redis.call('UNLINK', p.key, p.key .. '/chunks', p.key .. '/notes', p.key .. '/record')
     elseif not p.gone then
       local fields = {}
       for _, name in ipairs(NUMBERS) do
