@@ -36,7 +36,7 @@ from .store import Chunk, QueueStores, Single
 from .submit import fingerprint_of, part_of
 
 CALLS_MAX = 2  # concurrent calls: what comes later waits for the next one
-GROUP_MAX = 64  # items per call; a full group does not wait for other calls
+GROUP_MAX = 100  # items per call; a full group does not wait for other calls
 ANNOUNCED_S = 5.0  # how old a process's list of known actions may be
 PLAN_S = 1.0  # how old a process's copy of the plan may be
 OPTIONS = frozenset(

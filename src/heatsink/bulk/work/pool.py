@@ -50,6 +50,7 @@ from .held import NEVER, Held, Lanes, Ledger, Place
 logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
 YIELD_S = 0.002  # how long handlers that never await may keep the event loop
+ITEM_WEIGHT = 0.2
 DEPLOY_S = 600.0  # how long items of an unknown action wait for workers of another release
 ABANDON_S = 5.0  # how long a handler may take to react to its cancellation
 
@@ -111,6 +112,8 @@ class WorkerPool:
         self.size = 0
         self.busy = 0
         self.finished = 0
+        self.item_s = 1.0
+        """How long an item takes, as a moving average; long until one has been measured."""
 
     @property
     def backlog(self) -> int:
@@ -301,6 +304,7 @@ class WorkerPool:
     ) -> None:
         each_s = used_s / job.count
         self.finished += job.count
+        self.item_s += ITEM_WEIGHT * (each_s - self.item_s)
         for (held, offset), result in zip(job.places, results, strict=True):
             self._ledger.changed(held)
             error = _keep(held, offset, result) if isinstance(result, Done) else result

@@ -43,6 +43,7 @@ ANSWER_S_MAX = 0.1  # slower answers do not count: what is claimed ahead keeps o
 ANSWER_WEIGHT = 0.25
 STARVED = 3  # answer times to claim ahead for in addition, if workers had to wait for a claim
 CLAIM_MAX = 1_000
+QUICK_MAX = 64  # quick items to claim ahead before the pace is known
 FLUSH_S, FLUSH_S_MAX = 0.005, 0.1  # pause between flushes; longer if the store is slow
 RUN_SHARE = 8  # starts in a row: 1, and 1 more for each 8 workers
 POLL_S = 1.0  # how often a partition is polled
@@ -223,9 +224,12 @@ class Pump:
 
         The pump claims again when half of them are left. That half must last until the store
         answers. Otherwise workers would wait for claims, finish fewer items per second, and the
-        pump would claim even fewer.
+        pump would claim even fewer. If items are quick, one worker alone finishes many of them in
+        this time, even if few came so far.
         """
-        return int(self._pace.per_s * (AHEAD_S + 2 * self._answers.mean_s))
+        by_pace = int(self._pace.per_s * (AHEAD_S + 2 * self._answers.mean_s))
+        by_time = min(int(AHEAD_S / max(self.pool.item_s, TICK_S)), QUICK_MAX)
+        return max(by_pace, by_time)
 
     def _want(self) -> int:
         if self._stopping or self.pool.backlog > self._ahead // 2:
