@@ -128,26 +128,60 @@ local function free(p)
   for name, value in pairs(kept) do redis.call('HSET', chunks, name, value) end
 end
 
+-- A record is a packed map, so a few bytes of it can be replaced without unpacking it. Returns nil
+-- unless the text has `from` exactly once.
+local function replaced(text, from, to)
+  local first, last = string.find(text, from, 1, true)
+  if not first or string.find(text, from, last + 1, true) then return nil end
+  return string.sub(text, 1, first - 1) .. to .. string.sub(text, last + 1)
+end
+
+-- The record after its first version, the one that accept.lua has stored, was done. A name and the
+-- beginning of its value cannot be in a user's text, since together they are no valid UTF-8. Where
+-- they could be, there are two of them, and the record is unpacked after all.
+local function spliced(p, record, tag, next_tag, ending)
+  if not string.find(record, '\167on_done\160', 1, true) then return nil end
+  if not string.find(record, p.info[ID], 1, true) then return nil end
+  for _, change in ipairs({
+    { '\165state\167running', '\165state\164done' },
+    { '\164ends\144', '\164ends\145' .. cmsgpack.pack(ending) },
+    { '\168ended_ms\000', '\168ended_ms' .. cmsgpack.pack(math.floor(now)) },
+    { '\167version\001', '\167version\002' },
+    { '\163tag\176' .. tag, '\163tag\176' .. next_tag },
+  }) do
+    record = record and replaced(record, change[1], change[2])
+  end
+  return record
+end
+
+local function unpacked(p, record, next_tag, ending)
+  record = cmsgpack.unpack(record)
+  local place = record.parts and record.parts[1]
+  local is_open = IS_OPEN[record.state] and record.on_done == '' and #record.ends == 0
+  if not (is_open and place and #record.parts == 1 and place.id == p.info[ID]) then return nil end
+  if place.items ~= 1 or #place.missing > 0 or record.lap ~= p.lap then return nil end
+  record.ends, record.state, record.ended_ms = { ending }, 'done', math.floor(now)
+  record.version, record.tag = record.version + 1, next_tag
+  return cmsgpack.pack(record)
+end
+
 -- A batch of one item has its record on this server, in `home`. Once the item is done, end the
 -- record as changes.concluded() does, and forget the part. Returns false if more is to be done for
 -- the end: then the partition's owner reports it, as the end of any other part.
 local function conclude(p)
   if p.done ~= 1 or p.failed + p.cancelled + p.lost > 0 then return false end
-  local found = redis.pcall('HGET', p.home, 'record')
-  if type(found) ~= 'string' then return false end
-  local record = cmsgpack.unpack(found)
-  local place = record.parts and record.parts[1]
-  local is_open = IS_OPEN[record.state] and record.on_done == '' and #record.ends == 0
-  if not (is_open and place and #record.parts == 1 and place.id == p.info[ID]) then return false end
-  if place.items ~= 1 or #place.missing > 0 or record.lap ~= p.lap then return false end
-  record.ends = { { batch = p.info[BATCH], part = place.id, lap = p.lap, done = 1, failed = 0,
-    cancelled = 0 } }
-  record.state, record.ended_ms = 'done', math.floor(now)
-  record.version = record.version + 1
-  record.tag = string.sub(redis.sha1hex(record.tag .. record.ended_ms), 1, 16)
-  redis.call('HSET', p.home, 'version', string.format('%.0f', record.version), 'tag', record.tag,
-    'record', cmsgpack.pack(record))
-  redis.call('PEXPIRE', p.home, record.fingerprint == '' and SINGLE_MS or RECORD_MS)
+  local version, tag, found = unpack(redis.pcall('HMGET', p.home, 'version', 'tag', 'record'))
+  if not (version and tag and found) then return false end
+  local next_tag = string.sub(redis.sha1hex(tag .. exactly(now)), 1, 16)
+  local ending = { batch = p.info[BATCH], part = p.info[ID], lap = p.lap, done = 1, failed = 0,
+    cancelled = 0 }
+  local record = version == '1' and p.lap == 0 and spliced(p, found, tag, next_tag, ending)
+    or unpacked(p, found, next_tag, ending)
+  if not record then return false end
+  redis.call('HSET', p.home, 'version', string.format('%.0f', version + 1), 'tag', next_tag,
+    'record', record)
+  local is_named = not string.find(record, '\171fingerprint\160', 1, true)
+  redis.call('PEXPIRE', p.home, is_named and RECORD_MS or SINGLE_MS)
   if p.lap > 0 then -- the end before a retry may not have been reported yet
     redis.call('HDEL', ENDS, p.handle)
     redis.call('ZREM', OUTBOX, p.handle)
