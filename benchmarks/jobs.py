@@ -1,16 +1,17 @@
 """Single jobs end to end: enqueue one, execute one, beside other queues.
 
 A producer process enqueues one job per call, from 1, 16 or 256 callers at once, while one worker
-process runs them. A turn lasts from the first call to the last job's end. The latency is that of one
-job alone, from the call to the end of its handler. All of the table share one private Redis that
-keeps nothing on disk; the rows "with fsync" are ours on a Redis that syncs every write to disk, and
-the alternative there is ours without. The rest is as in `queue`.
+process runs them. A turn lasts from the first call to the last job's end. The latency is that of
+one job alone, from the call to the end of its handler. All share one private Redis that keeps
+nothing on disk. The rows "with fsync" are ours on a Redis that syncs every write to disk, beside
+ours without. The rest is as in `queue`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from statistics import median
 
 import msgspec
 from redis import Redis
@@ -132,7 +133,7 @@ def show(bench: Bench, ours: Contender, others: Sequence[Contender]) -> None:
             bench.add(
                 metric, "/s", ours.speeds(producers), target_of(other.peer, producers), alternative
             )
-    quickest = min(others, key=lambda other: sorted(other.samples("latency_s"))[0], default=None)
+    quickest = min(others, key=lambda other: median(other.samples("latency_s")), default=None)
     columns = (
         ("latency of one job", "ms", "latency_s"),
         ("Redis commands per job, 256 producers", "", "commands"),

@@ -74,7 +74,9 @@ class Driver:
 
 
 @contextmanager
-def driving(command: Sequence[str], verb: Literal["enqueue", "work", "jobs"], url: str, **environment: str) -> Iterator[Driver]:
+def driving(
+    command: Sequence[str], verb: Literal["enqueue", "work", "jobs"], url: str, **environment: str
+) -> Iterator[Driver]:
     with TemporaryFile() as said:
         process = subprocess.Popen(  # noqa: S603  drivers are our own
             [*command, verb],

@@ -1,4 +1,4 @@
-"""Heatsink with its defaults, one item per call. `DURABILITY` says whether it waits for the disk."""
+"""Heatsink with its defaults, one item per call. `DURABILITY` says if it waits for the disk."""
 
 from __future__ import annotations
 
