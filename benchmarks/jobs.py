@@ -25,8 +25,8 @@ from .queue.peers import BULLMQ, OURS_JOBS, PEERS, Peer, found
 PRODUCERS = (1, 16, 256)
 ALONE = 40  # jobs of which the latency is measured
 QUEUES = ("BullMQ", "taskiq", "arq", "SAQ", "dramatiq", "Huey", "Celery")
-JOBS = {"Heatsink": 8_000, "BullMQ": 6_000, "dramatiq": 2_000, "Huey": 2_000}
-OTHERS = 1_500
+JOBS = {"Heatsink": 4_000, "BullMQ": 4_000}
+OTHERS = 1_000
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class Contender:
             waited = [await _alone(worker, producer, group) for group in range(1, ALONE + 1)]
             speeds = {}
             for group, producers in enumerate(PRODUCERS, start=ALONE + 1):
-                size = self._jobs if producers > 1 else max(self._jobs // 6, 50)
+                size = self._jobs if producers > 1 else max(self._jobs // 10, 50)
                 before = self._costs()
                 began = await producer.order(group, size, producers)
                 ended = await worker.ended(group)
@@ -163,9 +163,9 @@ async def run(bench: Bench, scale: Scale) -> None:
     with RedisServer() as server, RedisServer(append_only=True) as durable:
         ours, *others = contenders(scale, server.url)
         synced = Contender(
-            OURS_JOBS, OURS_JOBS.command() or [], 8_000 // scale(4, 1), durable.url, "fsync"
+            OURS_JOBS, OURS_JOBS.command() or [], 4_000 // scale(4, 1), durable.url, "fsync"
         )
-        await interleave(scale(1, 5), ours, *others, synced, warm_up=0)
+        await interleave(scale(1, 3), ours, *others, synced, warm_up=0)
         if not ours.failed:
             show(bench, ours, [other for other in others if not other.failed])
             if not synced.failed:

@@ -9,7 +9,7 @@ from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware.asyncio import AsyncIO
 from stopwatch import URL, main, run_item
 
-broker = RedisBroker(url=URL)
+broker = RedisBroker(url=f"{URL}?max_connections=600")
 broker.add_middleware(AsyncIO())
 dramatiq.set_broker(broker)
 

@@ -7,7 +7,7 @@ import logging
 from huey import RedisHuey
 from stopwatch import URL, main, run_item_blocking
 
-huey = RedisHuey("bench", url=URL)
+huey = RedisHuey("bench", url=f"{URL}?max_connections=600")
 
 
 @huey.task(name="item")
