@@ -6,8 +6,8 @@ sets everything right. `Holder.until_ms` is the end of its lease: then its place
 
 A key has a line. Whoever gets fewer places than it wants waits in the line, and goes to its end
 after each grant: so grants rotate. When a place is free, it is *offered* to the first in the line,
-whose bell rings. Nobody else gets the place for `OFFER_MS`; a holder that does not come goes to the
-end of the line.
+whose bell rings. Nobody else gets the place for `OFFER_MS`; a holder that does not come leaves the
+line until its next call.
 
 A rate is a window: the starts that were reported within the last period (or since midnight), and
 the places that were granted and not yet used, are at most its count. A start counts from the moment
@@ -40,7 +40,7 @@ from heatsink.bulk.store import ANNOUNCED_MS
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.slot_time import SlotTime, Timed, moved_along
 
-OFFER_MS = 1_000.0
+OFFER_MS = 500.0
 MERGED = 64  # starts of a period are kept as about so many numbers
 PLACES_MAX = 1_000_000
 SWEEP_MIN = 1_000  # keys
@@ -185,8 +185,8 @@ class Key:
             elif not holder.offer_ms:
                 holder.offer_ms = now_ms + OFFER_MS
                 bells.append(holder.bell)
-            elif holder.offer_ms <= now_ms:  # it did not come
-                holder.offer_ms, holder.line = 0.0, self.next_in_line()
+            elif holder.offer_ms <= now_ms:  # it did not come, and may be dead
+                holder.offer_ms, holder.line, holder.want = 0.0, 0, 0
                 continue
             left -= count
         return granted, bells

@@ -105,8 +105,8 @@ local function deal(key, mine)
       holder.offer_ms = now + OFFER_MS
       redis.call('PUBLISH', channel, cmsgpack.pack({ holder.bell, limit, key.name }))
       left = left - count
-    elseif holder.offer_ms <= now then -- it did not come
-      holder.offer_ms, holder.line = 0, next_in_line(key)
+    elseif holder.offer_ms <= now then -- it did not come, and may be dead
+      holder.offer_ms, holder.line, holder.want = 0, 0, 0
     else
       left = left - count
     end

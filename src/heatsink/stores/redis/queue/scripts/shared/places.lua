@@ -2,7 +2,7 @@
 -- KEYS[1] and KEYS[2] are its hash. Each key of the limit has a hash of its own, `…/key/HANDLE`:
 -- `name`, `line`, `moved`, `hHOLDER` (a packed holder) and `sRATE` (packed starts). `…/keys` is a
 -- sorted set of the handles, by the time until which the key is kept.
-local OFFER_MS, MERGED, PLACES_MAX = 1000, 64, 1000000
+local OFFER_MS, MERGED, PLACES_MAX = 500, 64, 1000000
 local KEEP_MS = 30 * 24 * 3600 * 1000
 local root, LISTED = KEYS[1] .. '/key/', KEYS[1] .. '/keys'
 
