@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass, field, is_dataclass, replace
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from types import SimpleNamespace
-from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Protocol, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 
@@ -21,10 +21,12 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.allowed_urls import check_prefixes
 from heatsink.primitives.checks import check_names, check_number, check_whole, shown
 
+from .batch import Batch
 from .limits import Declared, Limit, check_equal, check_limits
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 OPTIONS = ("max_attempts", "timeout_s", "backoff_s", "backoff_max_s", "together", "item", "limits")
+ANNOUNCED_S = 1.0  # how old a process's list of announced limits may be
 ATTEMPTS_MAX = 1_000
 TOGETHER_MAX = 1_000
 DAY_S = 86_400.0
@@ -441,3 +443,31 @@ def reader_of(action: str, kind: Any) -> Callable[[Any], Any]:
             raise BadItem(f"the item is not a valid {name}: {error}{_cure(error)}") from None
 
     return read
+
+
+class SteadyClock(Protocol):
+    """The clock that `Announcements` goes by."""
+
+    def monotonic_s(self) -> float: ...
+
+
+class Announcements:
+    """The limits that workers have announced, remembered for a second."""
+
+    def __init__(self, read: Callable[[], Awaitable[Declared]], clock: SteadyClock) -> None:
+        self._read = read
+        self._clock = clock
+        self._known, self._known_s = Declared(), float("-inf")
+
+    async def added(self, batch: Batch) -> Batch:
+        """Return the record of a new batch, with what the limits of its action count apart."""
+        if batch.limits:
+            return batch
+        now_s = self._clock.monotonic_s()
+        if now_s - self._known_s > ANNOUNCED_S:
+            self._known = await self._read()
+            self._known_s = now_s
+        if batch.action not in self._known.actions:
+            return batch
+        counting = tuple(limit.counting for limit in self._known.of(batch.action))
+        return msgspec.structs.replace(batch, limits=counting)

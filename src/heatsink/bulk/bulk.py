@@ -19,7 +19,7 @@ from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 
 from . import changes, flows
-from .actions import BUILT_IN, DAY_S, NEXT, Action, Context, check_action
+from .actions import BUILT_IN, DAY_S, NEXT, Action, Announcements, Context, check_action
 from .batch import (
     ITEMS_MAX,
     Batch,
@@ -31,7 +31,6 @@ from .batch import (
     only_item,
     parse_rate,
 )
-from .limits import Announcements
 from .moving import MoveProgress, Mover
 from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
 from .reconcile import Opening, Patience, Reconciler, check_known, is_odd

@@ -13,7 +13,7 @@ lease (`PlaceStore`). `stores/memory/queue/places.py` decides who gets the next 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -23,13 +23,12 @@ import msgspec
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import CheckedStruct, check_text, check_whole, shown
 
-from .batch import PERIODS_S, RATE_MAX, Batch
+from .batch import PERIODS_S, RATE_MAX
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 RUNNING_MAX = 1_000_000
 RATES_MAX = 8
 KEY_MAX = 512
-ANNOUNCED_S = 1.0
 PER = ("tenant", "action")
 MARK = "\x00limits:"
 DAY = ("d", "day")
@@ -416,32 +415,6 @@ class LimitBook:
             return lane
         counting = [self.own.limits[name].counting for name in names]
         return lane_with(base, needs_of(counting, action, tenant, item))
-
-
-class SteadyClock(Protocol):
-    """The clock that `Announcements` goes by."""
-
-    def monotonic_s(self) -> float: ...
-
-
-class Announcements:
-    """The limits that workers have announced, remembered for a second."""
-
-    def __init__(self, read: Callable[[], Awaitable[Declared]], clock: SteadyClock) -> None:
-        self._read = read
-        self._clock = clock
-        self._known, self._known_s = Declared(), float("-inf")
-
-    async def added(self, batch: Batch) -> Batch:
-        """Return the record of a new batch, with what the limits of its action count apart."""
-        if batch.limits:
-            return batch
-        now_s = self._clock.monotonic_s()
-        if now_s - self._known_s > ANNOUNCED_S:
-            self._known = await self._read()
-            self._known_s = now_s
-        counting = tuple(limit.counting for limit in self._known.of(batch.action))
-        return msgspec.structs.replace(batch, limits=counting) if counting else batch
 
 
 class PlaceStore(Protocol):

@@ -28,8 +28,8 @@ from msgspec.structs import fields, replace
 from heatsink.primitives.clock import Clock, now_ms
 
 from . import changes
+from .actions import Announcements
 from .batch import Batch, PartPlace, digest_of, encoded, packed, plain
-from .limits import Announcements
 from .plan import QueuePlan
 from .reconcile import Patience, check_known
 from .store import Chunk, QueueStores, Single
