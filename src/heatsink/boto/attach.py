@@ -67,12 +67,12 @@ def attach(
     """Let existing code use spread tables. From now on, its DynamoDB calls go through Heatsink.
 
     `target` is a client, a resource or a Table of boto3, a client of aiobotocore or aioboto3, a
-    session of any of them, or a model or connection of PynamoDB. If `target` is a session, all
-    DynamoDB clients that it makes later are attached. A client of DynamoDB Streams can be attached,
-    too: then its records show your keys. `tables` declares the spread tables. Calls on
-    all other tables stay as they are. `registry` is the URL of a store for Heatsink's registry,
-    `settings` are those of `heatsink.connect`. Call `close` on the result at the end. Raises
-    `InvalidSetting` for a table that cannot be spread as declared::
+    session of any of them, or a model or connection of PynamoDB. If `target` is a session, Heatsink
+    is attached to all DynamoDB clients that the session makes later. You can also attach a client
+    of DynamoDB Streams: then its records contain your keys. `tables` declares the spread tables.
+    Calls on all other tables stay as they are. `registry` is the URL of a store for Heatsink's
+    registry, `settings` are those of `heatsink.connect`. Call `close` on the result at the end.
+    Raises `InvalidSetting` for a table that cannot be spread as declared::
 
         attachment = attach(boto3.client("dynamodb"), tables=[chat], registry="dynamodb://registry")
     """
@@ -149,9 +149,9 @@ class Attachment:
         base_classes.insert(0, Attached)
 
     def _add_client(self, client: Any) -> _Hook | None:
-        """Attach a client. Its tables are described with its first request for an item.
+        """Attach a client. The first request for an item reads the descriptions of its tables.
 
-        A client of DynamoDB Streams only shows the application's keys in the records that it reads.
+        A client of DynamoDB Streams is only changed so that its records contain your keys.
         """
         if client.meta.service_model.service_name == "dynamodbstreams":
             client.meta.events.register(RECORDS_READ, self._show_records)

@@ -183,7 +183,7 @@ class Bulk:
     ) -> Batch:
         """Submit a batch of one item, with the options and errors of `submit(action, [item])`.
 
-        It costs one call to the queue, which submissions of the same moment share::
+        This costs one call to the queue. Other submissions of the same moment share the call::
 
             await hs.bulk.enqueue("mail", {"to": "ada@example.org"}, delay=60)
         """
@@ -451,12 +451,12 @@ class Bulk:
     async def results(self, id: str, after: int = -1) -> AsyncIterator[Result]:
         """Iterate over the results of the items that are done, in the order of the items.
 
-        `after` is the index of the last result that the caller has: the iteration goes on behind
-        it. While the batch runs, results of other items are missing: wait for its end first. Raises
-        `Conflict` if the batch was submitted without `results="keep"`::
+            `after` is the index of the last result that the caller has: the iteration goes on
+            behind it. While the batch runs, only finished items have results: wait for its end
+            first. Raises `Conflict` if the batch was submitted without `results="keep"`::
 
-            async for result in hs.bulk.results(batch.id):
-                print(result.index, result.value)
+        async for result in hs.bulk.results(batch.id):
+            print(result.index, result.value)
         """
         check_whole("after", after, -1, ITEMS_MAX)
         batch = changes.check_keeps(await self._get(id))
@@ -583,7 +583,7 @@ class Bulk:
         return await self.reconciler.change(id, step)
 
     async def tell_done(self, batch: Batch) -> None:
-        """Submit the batch's callbacks. Their ids are made from the batch: a repeat is safe."""
+        """Submit the batch's callbacks. Their ids depend only on the batch, so a repeat is safe."""
         for callback, item in changes.callbacks(batch, now_ms(self._clock)):
             await self._accept(callback, [item], spread=False)
 

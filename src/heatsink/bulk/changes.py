@@ -137,8 +137,9 @@ def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = 
 def concluded(batch: Batch, end: PartEnd, now_ms: int) -> Batch | None:
     """Return the record of a batch of one item after its item was done.
 
-    Returns None if more is to do than to write the record: the batch has a completion callback, or
-    is not in this state. Then the end is reported as that of any other part.
+    Returns None if the record alone is not enough: the batch has a callback to submit, or it is
+    not a running batch of one item. Then the partition reports the end as it does for any other
+    batch.
     """
     parts, is_done = batch.parts, end.items == end.done > 0
     is_plain = batch.is_sealed and not (batch.is_final or batch.on_done or batch.ends)
@@ -401,7 +402,7 @@ def _said(option: object) -> str:
 def callbacks(batch: Batch, now_ms: int) -> Iterator[tuple[Batch, dict[str, str | int]]]:
     """Return the batches to submit when `batch` has ended, each with its one item.
 
-    One delivers the outcome to `on_done`. The other one submits the batches that follow.
+    One of them delivers the outcome to `on_done`. The other submits the follow-up batches.
     """
     if batch.on_done:
         yield _callback(batch, now_ms)
@@ -418,9 +419,10 @@ def callbacks(batch: Batch, now_ms: int) -> Iterator[tuple[Batch, dict[str, str 
 def _submitter(
     batch: Batch, parent: str, lap: str, now_ms: int
 ) -> tuple[Batch, dict[str, str | int]]:
-    """Return the batch that submits what follows the batch `parent`, and its item.
+    """Return the internal batch that submits the follow-up batches of `parent`, and its one item.
 
-    An item fails after its worker died three times. So this batch is submitted again if it fails.
+    The internal batch fails if three workers die while they run it. Then another one, with a new
+    `lap`, takes its place.
     """
     submitter = Batch(
         id=f"{parent}{NEXT_MARK}{lap}",

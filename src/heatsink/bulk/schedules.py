@@ -196,7 +196,7 @@ def last_start_in(view: View, name: str) -> LastStart | None:
 class Schedules:
     """`hs.schedules`: batches that start by themselves at certain times.
 
-    The leader of the deployment submits them, so some process must coordinate::
+    The leader of the coordinators submits the batches, so a coordinator must run::
 
         await hs.schedules.set("report", "send", cron="0 9 * * MON-FRI", zone="Europe/Berlin")
         print(hs.schedules.get("report").next_ms)
@@ -240,8 +240,9 @@ class Schedules:
     ) -> ScheduleStatus:
         """Add a schedule, or change the one with this name. It needs `every` or `cron`.
 
-        Each batch has these `items`, at most 32 KiB of JSON values. Without items it has one, which
-        names the schedule and the time. Raises `InvalidSetting` for a value that is not valid::
+        Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch has
+        one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
+        value::
 
             await hs.schedules.set("tidy", "delete-old", [{"days": 30}], every=3600)
         """

@@ -29,7 +29,8 @@ LATE_MS = 20.0  # how late a booked start may be used
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A batch's items in one partition. Items of a `limited` part wait for grants of their lane.
+    """A batch's items in one partition. If the part is `limited`, its items need booked start
+    times.
 
     No item starts before `start_ms`, by the partition's time. If `result_bytes` is not 0, the
     results of done items are kept. `keeps_items` says whether done items are kept, too. After its
@@ -326,10 +327,10 @@ class SingleStore(Protocol):
     async def accept(self, partition: int, singles: Sequence[Single]) -> list[bool]:
         """Store each record, and release its part. Return when all of this is durable.
 
-        An answer is False if this submission did not accept the batch, so that it must be submitted
-        in the general way: there is another record with its id, its lane has a rate limit, or the
-        partition is not on the server that has the record. A repeated call returns the same
-        answers.
+            Returns for each batch whether it was accepted. A batch is not accepted in three cases:
+        another record has its id, its lane has a rate limit, or its partition is not on the
+        record's server. The caller then submits the batch in the general way. A repeated call
+        returns the same answers.
         """
 
 

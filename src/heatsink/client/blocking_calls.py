@@ -468,7 +468,7 @@ class BlockingBulk:
     ) -> Batch:
         """Submit a batch of one item, with the options and errors of `submit(action, [item])`.
 
-        It costs one call to the queue, which submissions of the same moment share::
+        This costs one call to the queue. Other submissions of the same moment share the call::
 
             hs.bulk.enqueue("mail", {"to": "ada@example.org"}, delay=60)
         """
@@ -567,12 +567,12 @@ class BlockingBulk:
     def results(self, id: str, after: int = -1) -> Iterator[Result]:
         """Iterate over the results of the items that are done, in the order of the items.
 
-        `after` is the index of the last result that the caller has: the iteration goes on behind
-        it. While the batch runs, results of other items are missing: wait for its end first. Raises
-        `Conflict` if the batch was submitted without `results="keep"`::
+            `after` is the index of the last result that the caller has: the iteration goes on
+            behind it. While the batch runs, only finished items have results: wait for its end
+            first. Raises `Conflict` if the batch was submitted without `results="keep"`::
 
-            for result in hs.bulk.results(batch.id):
-                print(result.index, result.value)
+        for result in hs.bulk.results(batch.id):
+            print(result.index, result.value)
         """
         return self._loop.iterate(self._part.results(id, after))
 
@@ -717,7 +717,7 @@ class BlockingDeploymentSettings:
 class BlockingSchedules:
     """`hs.schedules`: batches that start by themselves at certain times.
 
-    The leader of the deployment submits them, so some process must coordinate::
+    The leader of the coordinators submits the batches, so a coordinator must run::
 
         hs.schedules.set("report", "send", cron="0 9 * * MON-FRI", zone="Europe/Berlin")
         print(hs.schedules.get("report").next_ms)
@@ -752,8 +752,9 @@ class BlockingSchedules:
     ) -> ScheduleStatus:
         """Add a schedule, or change the one with this name. It needs `every` or `cron`.
 
-        Each batch has these `items`, at most 32 KiB of JSON values. Without items it has one, which
-        names the schedule and the time. Raises `InvalidSetting` for a value that is not valid::
+        Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch has
+        one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
+        value::
 
             hs.schedules.set("tidy", "delete-old", [{"days": 30}], every=3600)
         """

@@ -169,7 +169,10 @@ class WorkersLoop:
 
 
 class SchedulesLoop:
-    """Starts schedules while this process leads. The first start opens the queue."""
+    """Submits the batches of schedules while this process leads.
+
+    The first batch opens the queue.
+    """
 
     def __init__(self, side: QueueSide, leader: Leader) -> None:
         self._watch = ScheduleWatch(

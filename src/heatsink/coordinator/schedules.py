@@ -1,10 +1,11 @@
-"""The leader's loop that starts schedules.
+"""The leader's loop that submits the batches of schedules.
 
-A start has two steps: the leader submits the batch, and then records the start in the registry
-under its term. If it dies between the steps, the next leader submits the same batch again, with the
-same id, which changes nothing. A deposed leader's record is refused. A leader that was stopped for
-long must not submit a batch whose record has expired meanwhile. So it submits only within `FRESH_S`
-of its last look at the registry, and a batch's record is kept for days.
+The leader submits a batch, and then records this start in the registry under its term. If the
+leader dies in between, the next leader submits the batch again under the same id, which changes
+nothing. The registry refuses the record of a leader that has lost its lease.
+
+A leader may be suspended for days. It must not submit a batch again after the queue has deleted the
+batch's record. So a leader submits only within `FRESH_S` after it has read the registry.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class ScheduleWatch:
 
     @property
     def is_time(self) -> bool:
-        """Whether to take a turn: something is due, and the last look was half a second ago."""
+        """Whether to take a turn: a batch is due, and the last check was at least `TURN_S` ago."""
         now_s = self._clock.monotonic_s()
         if now_s - self._turned_s < TURN_S:
             return False
@@ -80,7 +81,7 @@ class ScheduleWatch:
         return bool(self.due())
 
     def due(self) -> list[tuple[Schedule, Due]]:
-        """Return the times that have come, as far as this process's view of the registry knows."""
+        """Return the starts that are due, according to this process's view of the registry."""
         now_ms = int(self._registry.fleet_now_s() * 1000)
         found = ((schedule, due(schedule, last_ms, now_ms)) for schedule, last_ms in self._all())
         return [(schedule, one) for schedule, one in found if one is not None]

@@ -1,8 +1,9 @@
 """Updates that set an indexed attribute to a value which DynamoDB computes: `SET #s = wanted`.
 
-The shadow attribute of a spread index must follow, so the core has to know the value. It reads the
-item, computes the value, and sends the update on condition that the attributes which the value
-depends on are as they were read. If they have changed, it starts again: nothing was written.
+The core must set the shadow attribute of a spread index to the same value, so it has to know the
+value. It reads the item and computes the value from the item's attributes. Then it sends the update
+on condition that these attributes have not changed. If they have changed, the update fails, and the
+core starts again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ ON_FAILURE = "ReturnValuesOnConditionCheckFailure"
 
 
 def computing(places: Places, parameters: Body, keys: Keys, write: Steps) -> Steps:
-    """Return the steps of a write. If it needs values that DynamoDB computes, read them first."""
+    """Return the steps of a write.
+
+    If DynamoDB would compute one of its values, read the item first.
+    """
     try:
         return (yield from write)
     except Computed:  # before anything was sent
@@ -77,7 +81,7 @@ def _update(places: Places, parameters: Body, keys: Keys, spot: Spot) -> Steps:
 
 
 def _only_if_unchanged(parameters: Body, read: dict[str, Any]) -> Body:
-    """Return an update that has no effect if one of some attributes is not as it was read."""
+    """Return the update with a condition: it fails if an attribute in `read` has changed."""
     names, values = dict(parameters.get(NAMES) or {}), dict(parameters.get(VALUES) or {})
     tests = [] if parameters.get(CONDITION) is None else [f"({parameters[CONDITION]})"]
     for number, (name, value) in enumerate(sorted(read.items())):

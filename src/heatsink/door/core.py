@@ -98,7 +98,7 @@ class Core:
         return start(self, places, parameters, size)
 
     def _adapted(self, operation: str, parameters: Body, make: Callable[[], Steps]) -> Steps | None:
-        """Return the steps that `make` makes, or those of the request as DynamoDB reads it.
+        """Return the steps from `make`. If fields have wrong types, correct them as DynamoDB does.
 
         Raises `WireError` if the form of the request is wrong.
         """
@@ -111,9 +111,9 @@ class Core:
         return self.observed(self._as_read(operation, parameters, make()))
 
     def _as_read(self, operation: str, parameters: Body, steps: Steps) -> Steps:
-        """Return the same steps. If they fail, try the request as DynamoDB reads it.
+        """Run the steps. If they fail, correct wrong types as DynamoDB does, and begin again.
 
-        The inside of attribute values is checked only now. No write was sent so far.
+        Only such a correction looks inside attribute values. The failed steps have written nothing.
         """
         try:
             return (yield from steps)
@@ -128,7 +128,7 @@ class Core:
         return dict(answer)
 
     def _reread(self, operation: str, parameters: Body, size: int) -> Steps | None:
-        """Begin a request whose key was not understood, as DynamoDB reads it.
+        """Begin a request whose key was not understood again, with types corrected as by DynamoDB.
 
         Returns None if the key does not fit the table: then DynamoDB refuses the request. Raises
         `WireError` if the form of the request is wrong.
@@ -192,7 +192,7 @@ class Core:
         return {name: places for name, places in tables if places is not None}
 
     def _count(self, operation: str, named: dict[str, Places], parameters: Body, size: int) -> bool:
-        """Count the heat of a batch or a transaction: its items share its size.
+        """Count the heat of a batch or a transaction. Each item counts an equal share of its size.
 
         Returns whether the keys of all items were understood.
         """
@@ -260,7 +260,7 @@ class Core:
     def _on_spread(
         self, places: Places, name: object, parameters: Body, *, query: bool
     ) -> Steps | None:
-        """Return the steps of a page of a spread index; None for any other index."""
+        """Return the steps that read a page of a spread index; None if the index is not spread."""
         if not isinstance(name, str) or not places.indexes:
             return None
         index = places.indexes.get(name)

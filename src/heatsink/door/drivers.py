@@ -103,7 +103,7 @@ class OwnRegistry:
         await self._backoff.call(reach, "", deadline_s)
 
     async def renew(self) -> None:
-        """Read the registry now: a renewal that is under way may have read it too early."""
+        """Read the registry anew, even if a renewal is running, which may have read too early."""
         await self._backoff.call(self._registry.renew, "", self._backoff.deadline_s())
 
     async def layout(self, label: str) -> Layout:

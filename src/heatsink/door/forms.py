@@ -1,8 +1,9 @@
 """The form of requests: the JSON type of every field.
 
-DynamoDB reads some requests otherwise than they look: it ignores fields that are null, and takes
-"TRUE" for true. Other wrong types are a SerializationException. So the core reads a request as
-DynamoDB does before it adapts it. The check is fast if all types are as documented.
+DynamoDB tolerates some wrong types: it ignores fields that are null, and takes the text "TRUE" for
+true. It answers other wrong types with a SerializationException. The core corrects or refuses a
+request in the same way before it adapts the request. The check is fast if all types are as
+documented.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ KINDS: dict[str, type[Any]] = {
 
 
 def checked_form(operation: str, parameters: Body) -> Body:
-    """Return a request as DynamoDB reads it: the same object if all types are as documented.
+    """Return the request with types corrected as by DynamoDB; the same object if all were right.
 
-    The inside of attribute values is not looked at. Raises `EngineError` if the form is wrong.
+    This does not look inside attribute values. Raises `EngineError` if DynamoDB refuses a type.
     """
     try:
         msgspec.convert(parameters, KINDS[operation])
@@ -41,7 +42,8 @@ def checked_form(operation: str, parameters: Body) -> Body:
 
 
 def as_read(operation: str, parameters: Body) -> Body:
-    """Return a request as DynamoDB reads it, down to the attribute values. This is slow.
+    """Return the request with types corrected as by DynamoDB, in attribute values too. This is
+    slow.
 
     Raises `EngineError` if the form is wrong, or if the request has a field that Heatsink does not
     know.

@@ -2,11 +2,12 @@
 
 A query asks all buckets of the value and merges their rows by the index's sort key. Rows with equal
 sort keys are ordered by their buckets, and within a bucket as DynamoDB orders them. A page token
-holds the application's keys, and one more attribute: where the buckets continue that have rows with
-the sort key of the last row.
+holds the application's keys and one more attribute. This attribute says at which row each bucket
+continues, if several buckets have rows with the last sort key.
 
-DynamoDB moves a row between two entries of an index in two steps, and late. So rows whose attribute
-differs from the value are dropped, and a row that two buckets hold is shown once.
+DynamoDB updates an index some time after the table. Meanwhile a row that has changed may be in two
+buckets, or under a value that it no longer has. So the query drops rows whose attribute differs
+from the value, and returns a row from two buckets only once.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ BARE = -1  # the bare value, in tokens
 
 
 class Position(msgspec.Struct, array_like=True):
-    """Where a page ended: the bucket of its last row.
+    """Where a page ended: `bucket` is the bucket of its last row.
 
-    `ties` holds the keys of the last row of each other bucket whose sort key is the same.
+    Other buckets may have rows with the same sort key on this page. For each of these buckets,
+    `ties` has the keys of its last such row.
     """
 
     bucket: int
@@ -77,7 +79,9 @@ def query_index(places: Places, index: SpreadIndex, parameters: Body) -> Steps:
 
 
 def refused(places: Places, index: SpreadIndex, operation: str, parameters: Body) -> Steps:
-    """Return DynamoDB's error for a wrong request: ask the new index, and name the old one."""
+    """Return DynamoDB's error for a wrong request.
+
+    The request goes to the new index, and the error names the old index."""
     try:
         return (yield from must_be_refused(operation, renamed(index, parameters)))
     except WireError as error:
@@ -85,7 +89,7 @@ def refused(places: Places, index: SpreadIndex, operation: str, parameters: Body
 
 
 def split_token(index: SpreadIndex, parameters: Body) -> tuple[Body, Position | None]:
-    """Return a request with the application's starting key only, and the position in that key."""
+    """Return the request without the position in its starting key, and the position."""
     start = parameters.get(START)
     if not isinstance(start, dict) or OPAQUE not in start:
         return parameters, None
@@ -101,7 +105,10 @@ def split_token(index: SpreadIndex, parameters: Body) -> tuple[Body, Position | 
 
 
 def uses_new(index: SpreadIndex, parameters: Body) -> bool:
-    """Return whether a page comes from the new index: a reader stays where it began."""
+    """Return whether to read a page from the new index.
+
+    A query stays at the index of its first page.
+    """
     start = parameters.get(START)
     if not isinstance(start, dict):
         return index.reads_new
@@ -187,7 +194,7 @@ class IndexMerge(Merge):
         return {**stored, self._index.shadow: {"S": physical(self._asked.key, bucket)}}
 
     def _from_sort(self, start: Item) -> dict[str, KeyTest]:
-        """Return the key condition from the sort key of the last row on, that one included."""
+        """Narrow the key condition to the sort key of the last row and those after it."""
         tests = dict(self._asked.tests)
         if not self._sort:
             return tests
@@ -242,7 +249,7 @@ class IndexMerge(Merge):
             source.rows.append((Entry(sort, number(source.bucket)), item))
 
     def _is_past(self, test: KeyTest, value: Any) -> bool:
-        """Return whether no later row can pass a test that a row's sort key has failed."""
+        """Return whether all later rows fail the test if the row with this sort key fails it."""
         prefix: Any = native(test.values[0])
         return test.operator == "BEGINS_WITH" and native(value) > prefix
 
@@ -327,7 +334,7 @@ def _token(places: Places, index: SpreadIndex, last: Body) -> Body:
 
 
 def renamed(index: SpreadIndex, parameters: Body) -> Body:
-    """Return a page's request as one on the new index, to learn DynamoDB's error for it."""
+    """Return the same request for the new index, which gets DynamoDB's error for it."""
     attribute, shadow = index.attribute, index.shadow
     changed = {**index.renamed(parameters, EXPRESSIONS), "IndexName": index.stored_name}
     for field in ("KeyConditions", "QueryFilter", "ScanFilter", START):

@@ -56,8 +56,8 @@ def placed_write(
 ) -> Call:
     """Return the call that carries out a write at a place. `where` starts with the key's field.
 
-    `computed` are values of indexed attributes that were computed from the item, by index. Raises
-    `Computed` if one is missing.
+    `computed` has, for each index, the value that was computed from the item. Raises `Computed` if
+    the write needs such a value and `computed` lacks it.
     """
     target, keys, spot = where
     changed = parameters

@@ -159,9 +159,10 @@ def _with_metrics(tables: Tables, answer: Body) -> Body:
 def transact_write(tables: Tables, parameters: Body) -> Steps:
     """Carry out TransactWriteItems. Equal requests become equal upstream requests.
 
-    A value of a spread index may have got another number of buckets since the request was sent for
-    the first time. Then the request differs from that first one, and DynamoDB refuses its token. So
-    it is made once more as it would have been made at each such change while the token lives.
+    A retry has the same token as the first request. If a value of a spread index has got more
+    or fewer buckets in between, the upstream requests differ, and DynamoDB refuses the token.
+    So the core also tries the forms that the request had before each such change, while the
+    token is valid.
     """
     owners = [_owner(tables, action)[1] for action in parameters["TransactItems"]]
     sent: list[list[Any]] = []
@@ -184,7 +185,10 @@ def _is_reuse(answer: Any) -> bool:
 
 
 def _transacted(tables: Tables, parameters: Body, moment: Moment, sent: list[list[Any]]) -> Waits:
-    """Return the answer to a transaction as of a moment; None if the same one was sent before."""
+    """Send a transaction with the buckets of `moment`.
+
+    Returns None if the same form was sent already.
+    """
     actions = []
     for action in parameters["TransactItems"]:
         verb, places = _owner(tables, action)
@@ -258,10 +262,11 @@ def _shown_reasons(error: WireError, owners: list[Places | None]) -> WireError:
 def transact_get(tables: Tables, parameters: Body) -> Steps:
     """Carry out TransactGetItems, as one upstream call.
 
-    If an item's time is past the horizon, no process has placed the item yet, and the call looks
-    under the bare key. But before the call is carried out, a transaction may put this item into a
-    bucket, and change others beside it. The answer would show half of that transaction. So the view
-    is renewed after such a call. If an item has another place by then, the items are read again.
+    If an item's time is past the horizon, its bucket is not decided yet, and the call reads the
+    item under the bare key. Before DynamoDB carries out the call, a transaction may put this
+    item into a bucket and change other items. The answer would show half of that transaction.
+    So the core renews its view after the call. If an item has another place by then, the core
+    reads all items again.
     """
     given = parameters["TransactItems"]
     owners = [_owner(tables, action)[1] for action in given]
@@ -295,7 +300,10 @@ def _wanted(places: Places | None, action: Body) -> tuple[Places, Keys] | None:
 def _spots(
     wanted: list[tuple[Places, Keys] | None],
 ) -> Generator[list[Need], list[Any], list[Spot | None]]:
-    """Return the places of items to read together, after a renewal if the view needs one."""
+    """Return the places of items that are read together.
+
+    Renew the view first if this is necessary.
+    """
     if any(one is not None and one[0].is_past(one[1]) for one in wanted):
         checked((yield [Renew()]))
     return [None if one is None else one[0].spot_to_read(one[1]) for one in wanted]

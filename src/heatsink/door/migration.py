@@ -1,13 +1,13 @@
-"""The migration that spreads a global index, and the way back, in steps that can be resumed.
+"""The migration that spreads a global index, in steps; and the way back.
 
-Each step is recorded in the registry before its work begins, and processes follow the record
-(`registry/spread_indexes.py` lists the steps). A step first **settles**: it waits until every
-process knows the record and calls from before have ended. So while existing items get their shadow
-attribute, no process writes an item without one. If a migration is interrupted, even by `kill -9`,
-run it again: it continues with the recorded step.
+The migration records each step in the registry before it begins the step, and all processes follow
+the record (`registry/spread_indexes.py` lists the steps). Each step first **settles**: it waits
+until every process knows the record, and until earlier calls have ended. So while the migration
+gives existing items their shadow attribute, no process writes an item without one. If a migration
+is interrupted, even by `kill -9`, run it again: it continues with the recorded step.
 
-A migration does no I/O. Like an operation of the core, it is a generator that asks for what it
-needs, and also asks for records, settling and pauses.
+A migration does no I/O itself. Like an operation of the core, it is a generator: it yields what it
+needs (calls, records, settling, pauses), and a driver does it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ ON_THE_WAY_BACK = ("restoring", "returning", "clearing")
 
 
 class Record(NamedTuple):
-    """A need: commit a note, if the registry still holds what this process knows.
+    """A need: write a note to the registry, unless another process has changed the note meanwhile.
 
-    The answer says whether it does.
+    The answer says whether the note was written.
     """
 
     note: Decision
@@ -60,8 +60,7 @@ class Record(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """A need: wait until all processes know the registry as it is, and until calls that they made
-    before have ended."""
+    """A need: wait until all processes know the newest decisions and no older call is running."""
 
 
 class Pause(NamedTuple):
@@ -77,7 +76,7 @@ Told = Callable[[str, int], object]
 
 
 class Pace(NamedTuple):
-    """How fast items are changed: items per second of one value, and items between records."""
+    """How many items of a value are changed per second, and after how many progress is recorded."""
 
     per_value_s: float = 200.0
     record_each: int = RECORD_EACH
@@ -142,7 +141,7 @@ class Migration:
                 return
 
     def leave(self) -> Moves:
-        """Bring the index back: the application's index on the original attribute, no shadows."""
+        """Create the application's own index again. Remove the new index and all shadows."""
         while True:
             yield [Renew()]
             note = note_on(self._view, self._table, self._name)
@@ -170,8 +169,8 @@ class Migration:
     def sweep(self) -> Moves:
         """Move items out of retired buckets, until sweeps have found them empty.
 
-        A bucket is retired if the newest epoch of its value does not use it. Returns how many
-        retired buckets still may hold items.
+        A bucket is retired if the newest epoch of its value does not use it. Returns how
+        many retired buckets may still hold items.
         """
         for _ in range(PASSES_MAX):
             yield [Renew()]
@@ -294,7 +293,7 @@ class Migration:
                 yield from self._record(msgspec.structs.replace(note, position=start))
 
     def _verify(self) -> Moves:
-        """Check the shadows of all items, and that both indexes hold the same entries."""
+        """Check that all items have the right shadow, and both indexes the same entries."""
         for _ in range(PASSES_MAX):
             wrong, start = 0, None
             while True:
@@ -315,7 +314,8 @@ class Migration:
     def _differing(self) -> Moves:
         """Return how many entries only one of the two indexes holds.
 
-        Indexes lag behind the table, so an entry counts only if the item itself is wrong.
+        An index lags behind the table. So a difference counts only if the item itself is
+        wrong.
         """
         index, table = self._index, self._places.table
         names = {"#p": table.partition_key, "#k": table.sort_key}
@@ -344,7 +344,10 @@ class Migration:
         return wrong
 
     def _mend(self, rows: list[Body]) -> Moves:
-        """Give items the shadow that they lack. Returns how many items were wrong."""
+        """Correct the shadow of each item that has a wrong one or none.
+
+        Returns how many these were.
+        """
         calls: dict[str, deque[Need]] = {}
         for row in rows:
             call = self._mending(row)
@@ -354,7 +357,7 @@ class Migration:
         return (yield from self._paced(calls))
 
     def _mending(self, row: Body) -> Call | None:
-        """Return the call that makes an item's shadow agree with its attribute; None if it does.
+        """Return the call that corrects an item's shadow; None if the shadow is right.
 
         The call changes nothing if the attribute or the shadow has changed since it was read.
         """
@@ -400,7 +403,10 @@ class Migration:
         return Call("UpdateItem", {**request, **_values(values)})
 
     def _paced(self, calls: dict[str, deque[Need]]) -> Moves:
-        """Make calls, of each value at most so many a second. Returns how many there were."""
+        """Make the calls, but at most `pace` calls a second for each value.
+
+        Returns how many it made.
+        """
         count = 0
         each = max(int(self._pace.per_value_s * ROUND_S), 1)
         while calls:

@@ -220,20 +220,20 @@ class Places:
         return self.spot_to_read(keys) if consistent else self.spot_of(keys)
 
     def is_past(self, keys: Keys) -> bool:
-        """Return whether an item's time is past the horizon, so that the view lacks its place."""
+        """Return whether an item's time is past the horizon: then its place is not known yet."""
         time_ms = self.table.rule_of(keys.sort).time_ms(keys.sort)
         return (
             time_ms is not None and time_ms >= self._view.horizon_ms and self.label(keys.key) != ""
         )
 
     def spot_to_read(self, keys: Keys) -> Spot:
-        """Return the place of an item by the view as it is; the bare key if the view lacks it."""
+        """Return the place of an item without a renewal. If it is unknown, return the bare key."""
         if self.is_past(keys):
             return Spot(self.label(keys.key), None, keys.key)
         return self.spot_of(keys)
 
     def spot(self, keys: Keys, rule: Rule, time_ms: int | None) -> Spot:
-        """Return the place of an item by the view as it is, given its rule and its time."""
+        """Return the place of an item from its rule and its time, without a renewal of the view."""
         key, label = keys.key, self.label(keys.key)
         bucket: int | None = None
         if rule.buckets > 1 and label:
@@ -312,10 +312,12 @@ class Places:
         return stripped(item) if self.indexes else item
 
     def with_keys(self, parameters: Body) -> Body:
-        """Return a request whose expressions DynamoDB checks as if it still had deleted indexes.
+        """Replace indexed attributes by shadow attributes where DynamoDB should refuse an
+        expression.
 
-        An expression may not reach into the key of an index. So the new index's key replaces it.
-        Raises `WireError` if the request names a shadow attribute.
+        DynamoDB refuses an expression that reaches into the key of an index (`state.part`). The key
+        of the deleted old index is such a key for the application, but no longer for DynamoDB. The
+        key of the new index still is. Raises `WireError` if the request names a shadow attribute.
         """
         check_no_shadow(parameters.get("ExpressionAttributeNames"))
         for index in self.indexes.values():
@@ -333,7 +335,7 @@ class Places:
         return {**answer, "ConsumedCapacity": used}
 
     def error(self, error: WireError) -> WireError:
-        """Return an error with the application's key in its item, and its names of indexes."""
+        """Return an error with the application's key and the application's names of indexes."""
         for index in self.indexes.values():
             error = index.error(error)
         item = error.body.get("Item")

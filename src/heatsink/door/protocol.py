@@ -24,8 +24,8 @@ class Call(NamedTuple):
 
     `label` is the name of the partition key in the registry. It is empty if the call concerns no
     key or several keys. Throttling of the call counts as heat of that key. `bucket` is None for the
-    bare key. `values` are the names of values of spread indexes that the call writes: if an index
-    throttles the call, that counts as their heat.
+    bare key. `values` names the values of spread indexes that the call writes. If an index
+    throttles the call, this counts as heat of these values.
     """
 
     operation: str

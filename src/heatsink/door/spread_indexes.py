@@ -51,10 +51,10 @@ LABELS_KEPT = 16_384
 
 
 class Moment(NamedTuple):
-    """What decides the shadows that a request writes: a time, and the steps of indexes.
+    """The moment that decides which shadows a request writes.
 
-    `at_ms` picks the epochs; None: the newest that are final. Indexes in `toggled`, by table and
-    name, are taken to be in a step before or after the writing of shadows began.
+    `at_ms` picks the epochs; None picks the newest final epochs. An index in `toggled` (table and
+    name) is treated as if it were on the other side of the step at which shadows begin.
     """
 
     at_ms: int | None = None
@@ -111,7 +111,7 @@ class SpreadIndex:
         return self.note.step != "tagging"
 
     def tags_at(self, moment: Moment) -> bool:
-        """Return whether a request as of a moment writes the shadow attribute."""
+        """Return whether a request that is made at this moment writes the shadow attribute."""
         return self.tags != ((self.table.name, self.name) in moment.toggled)
 
     @property
@@ -130,8 +130,8 @@ class SpreadIndex:
     def shadow_value(self, value: Any, key: str, sort: Native, at_ms: int | None) -> Any:
         """Return the shadow of an attribute's value, in wire form.
 
-        A value that is no key of an index stays as it is. DynamoDB refuses it for the new index, as
-        it refuses it for the old one.
+        A value that cannot be a key of an index is returned unchanged. DynamoDB refuses such a
+        value for the new index, as it does for the old one.
         """
         text = value.get("S") if isinstance(value, dict) and len(value) == 1 else None
         if not isinstance(text, str) or not text:
@@ -225,7 +225,7 @@ class SpreadIndex:
         return changed
 
     def reaches_into(self, parameters: Body) -> bool:
-        """Return whether an expression reaches into the attribute, which no key allows."""
+        """Return whether an expression has a path into the attribute; no key allows this."""
         names = parameters.get(NAMES)
         aliases = [self._word.pattern]
         if isinstance(names, dict):

@@ -1,10 +1,12 @@
 """Writes that keep the shadow attributes of spread indexes in step with the indexed attributes.
 
-A put, and an update that sets the attribute to a given value or removes it, need no read: the same
-request also sets or removes the shadow attribute. So do assignments that always fail, such as a
-number: DynamoDB refuses the shadow attribute as it would refuse the attribute. Values that DynamoDB
-computes from other attributes are not in the request: an update with such a value reads the item
-first (`computed.py`), and a transaction with one is refused.
+If a request contains the new value of the indexed attribute, or removes the attribute, the same
+request also sets or removes the shadow attribute. This needs no read. If the value has a wrong
+type, such as a number, the shadow gets the same value, and DynamoDB refuses the request.
+
+DynamoDB computes some values from other attributes, so these values are not in the request. Before
+an update with such a value, the core reads the item (`computed.py`). The core refuses a transaction
+with such a value.
 """
 
 from __future__ import annotations
@@ -172,7 +174,7 @@ class _Following:
 
 
 def values_in(index: SpreadIndex, given: Body) -> Iterable[str]:
-    """Yield the values of an index that a write gives an item, as far as the request shows them."""
+    """Yield the values of an index that are written in a request; computed values are not."""
     item = given.get("Item")
     if isinstance(item, dict):
         found = [item.get(index.attribute)]

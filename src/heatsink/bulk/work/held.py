@@ -185,7 +185,7 @@ class Ledger:
             self.changed(held)
 
     def take_news(self) -> list[tuple[Held, Outcome]]:
-        """Return the outcomes to send: all of them, or as many as hold `NEWS_BYTES` of results."""
+        """Return the outcomes to send next, with about `NEWS_BYTES` of results at most."""
         news, size = [], 0
         while self._changed and size < NEWS_BYTES:
             held = self._changed.pop(next(iter(self._changed)))
@@ -286,10 +286,10 @@ class Start(NamedTuple):
 class Lane:
     """A rate-limited lane: each of its items needs a start time, booked in advance in `starts`.
 
-    `waiting` is the number of items that are not claimed yet. `items` holds the claimed items. The
-    last booking took `took_s`. The largest grant so far was for `grant` items. Items with `needs`
-    at limits start only with `permits`: the lane has a place for so many items. Their start times
-    are booked under the lane's name without its needs, `base`.
+    `waiting` is the number of items that are not claimed yet. `items` holds the claimed items.
+    The last booking took `took_s`. The largest grant so far was for `grant` items. If the items
+    have `needs` (limits on running items), `permits` says for how many of them the lane has
+    places. Start times are booked under `base`, the lane's name without the needs.
     """
 
     starts: deque[Start] = field(default_factory=deque)
@@ -314,7 +314,7 @@ class Lane:
 
     @property
     def lead_s(self) -> float:
-        """How long before they are needed to claim items and to book starts."""
+        """How early to claim items and to book starts, before workers need them."""
         return LEAD_S + ANSWERS_AHEAD * min(self.took_s, ANSWER_S_MAX)
 
     @property

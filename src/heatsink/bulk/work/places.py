@@ -1,19 +1,21 @@
-"""The places that one partition of this process holds at limits, and those that it waits for.
+"""The places at limits of one queue partition in this process.
 
-A `Seat` is one key of one limit. It counts the items that run, and the *fresh* places: granted, and
-not used yet. The home of the limit hears the whole state of a seat with every call, so a lost call
-does no harm. A lane gets a *permit* when there is a fresh place at each limit that its items need.
+A limit allows a number of running items for each of its keys. An item that runs occupies a *place*.
+The limit's *home* in the queue's Redis grants places under a lease. A `Seat` counts the partition's
+places at one key of one limit: those of running items, and *fresh* ones, which are not used yet.
+Every call reports the whole state of a seat to the home, so a lost call does no harm. A lane gets a
+*permit* when there is a fresh place at each limit that its items need.
 
-Limits are asked in the order of their names. If one of them refuses, the places that the others
-granted go back at once, and the lane waits in the line of the one that refused. So nobody waits
-while it holds a place that others could use, and no two lanes can wait for each other.
+This module asks the limits in the order of their names. If a limit refuses, the module immediately
+returns the places of the other limits, and the lane waits in the line of the limit that refused. So
+no lane keeps a place while it waits, and two lanes never wait for each other.
 
-If nobody else waits for a seat's key, a place whose item has ended goes to the next item here,
+When an item has ended and no other partition waits for the key, the next item here gets the place
 without a call.
 
-Every answer makes the seat's places valid for one lease from the moment of the request. When the
-end of this lease is near and no call has succeeded, the pump cancels the handlers of these items: a
-place is never used longer than the home keeps it. A handler in a thread cannot be stopped.
+Every answer makes the seat's places valid for one lease from the moment of the request. Shortly
+before the lease ends without a renewal, the pump cancels the handlers of these items. So no place
+is used longer than the home reserves it. A handler in a thread cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -73,9 +75,9 @@ def rule_of(limit: Limit, now_s: float) -> Rule:
 
 
 def midnights(zone: str, now_s: float) -> tuple[float, ...]:
-    """Return when the days around now begin in a zone, in milliseconds since 1970.
+    """Return the midnights near now in a zone, in milliseconds since 1970; empty without a zone.
 
-    The home of the limit picks the current day by its own clock. Without a zone, there are none.
+    The home of the limit uses its own clock to find the midnight with which today began.
     """
     if not zone:
         return ()
@@ -87,7 +89,10 @@ def midnights(zone: str, now_s: float) -> tuple[float, ...]:
 
 @dataclass
 class Seat:
-    """One key of one limit. `want` is what the home was asked for and did not grant yet."""
+    """The places at one key of one limit.
+
+    `want` counts places that were requested in vain so far.
+    """
 
     running: int = 0
     fresh: int = 0
@@ -109,7 +114,7 @@ Seats = dict[str, Seat]
 
 
 class Places:
-    """The seats of one partition. `turn` makes them fit the lanes, and `due_s` is when."""
+    """The seats of one partition. `turn` requests and returns places, when `due_s` says so."""
 
     def __init__(
         self,
@@ -195,7 +200,7 @@ class Places:
         self._notify()
 
     def cut_off(self) -> set[Need]:
-        """Return the seats whose items must stop, since no renewal has succeeded: each once."""
+        """Return seats whose lease is about to end, so that their items must stop: each once."""
         now_s, cut = self._clock.monotonic_s(), set()
         for limit, seats in self._seats.items():
             for key, seat in seats.items():
@@ -229,7 +234,7 @@ class Places:
 
     @property
     def stop_s(self) -> float:
-        """When the first place must not be used any more, unless a renewal succeeds before."""
+        """When the next lease is about to end. Its items must then stop, if it is not renewed."""
         seats = (seat for seats in self._seats.values() for seat in seats.values())
         return min((self._stop_s(seat) for seat in seats if not seat.is_cut), default=NEVER)
 
@@ -237,9 +242,9 @@ class Places:
         return seat.valid_s - (1 - STOP) * self._lease_s
 
     def _open(self, lanes: list[PlaceLane]) -> list[int]:
-        """Return for each lane how many permits it lacks and may get or ask for now.
+        """Return for each lane how many more permits it may get now.
 
-        A lane that waits in the line of a limit gets only what this limit has granted meanwhile.
+        While a lane waits at a limit, it may only get places that this limit has already granted.
         """
         now_s, spare = self._clock.monotonic_s(), self._spare(lanes)
         found = []
@@ -260,7 +265,8 @@ class Places:
         return spare
 
     async def turn(self, found: Iterable[PlaceLane], room: int) -> bool:
-        """Ask the limits for what the lanes lack, give back what they do not need, and renew.
+        """Request the places that lanes lack, return those that they do not need, and renew the
+        rest.
 
         Lanes get permits for at most `room` more items. Returns whether any lane got a permit.
         """
@@ -300,7 +306,10 @@ class Places:
                 seat.fresh, seat.is_changed = 0, True
 
     def _wanted(self, lanes: list[PlaceLane], room: int) -> list[int]:
-        """Return how many permits each lane wants. A lane that is blocked takes no room."""
+        """Share the free room among the lanes that may ask for permits.
+
+        Blocked lanes get none of it.
+        """
         wants, most = [0] * len(lanes), self._open(lanes)
         left = room - sum(lane.permits for lane in lanes)
         asking = [at for at, count in enumerate(most) if count]
@@ -388,7 +397,7 @@ class Places:
             seat.blocked_s = now_s + wait_s if seat.want else 0.0
 
     def _give_back(self, lanes: list[PlaceLane]) -> None:
-        """Give back fresh places for which no lane got a permit, in another turn at once."""
+        """Mark fresh places without a permit: another turn follows at once and returns them."""
         for limit, seats in self._seats.items():
             users = self._users(limit, lanes)
             for key, seat in seats.items():

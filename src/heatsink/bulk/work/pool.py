@@ -338,9 +338,9 @@ class WorkerPool:
                 self._abandon(worker, job, action)
 
     def cut_off(self, needs: Collection[Need]) -> None:
-        """Cancel the handlers whose items have one of these places, since its lease ends.
+        """Cancel the handlers that run at these places, since the leases of the places end.
 
-        A handler in a thread goes on: nothing can stop it.
+        A handler in a thread cannot be cancelled and goes on.
         """
         for worker in list(self._workers):
             job, action = worker.job, worker.action

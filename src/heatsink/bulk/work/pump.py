@@ -285,8 +285,9 @@ class Pump:
     def _needs_places(self, held: Held) -> bool:
         """Find out which limits the items need places at. Returns whether they need any.
 
-        A batch that was submitted before any worker announced its action's limits is not grouped
-        by them. Of its items, a few wait here for places, and the others are postponed.
+        If a batch was submitted before any worker announced the limits of its action, its
+        items are not grouped by limits. A few of these items wait here for places; the
+        others are postponed.
         """
         claimed, book = held.slice, self._book
         if not book.has_limits(claimed.action):
