@@ -451,12 +451,12 @@ class Bulk:
     async def results(self, id: str, after: int = -1) -> AsyncIterator[Result]:
         """Iterate over the results of the items that are done, in the order of the items.
 
-            `after` is the index of the last result that the caller has: the iteration goes on
-            behind it. While the batch runs, only finished items have results: wait for its end
-            first. Raises `Conflict` if the batch was submitted without `results="keep"`::
+        `after` is the index of the last result that the caller has: the iteration goes on behind
+        it. While the batch runs, only finished items have results: wait for its end first. Raises
+        `Conflict` if the batch was submitted without `results="keep"`::
 
-        async for result in hs.bulk.results(batch.id):
-            print(result.index, result.value)
+            async for result in hs.bulk.results(batch.id):
+                print(result.index, result.value)
         """
         check_whole("after", after, -1, ITEMS_MAX)
         batch = changes.check_keeps(await self._get(id))

@@ -327,7 +327,7 @@ class SingleStore(Protocol):
     async def accept(self, partition: int, singles: Sequence[Single]) -> list[bool]:
         """Store each record, and release its part. Return when all of this is durable.
 
-            Returns for each batch whether it was accepted. A batch is not accepted in three cases:
+        Returns for each batch whether it was accepted. A batch is not accepted in three cases:
         another record has its id, its lane has a rate limit, or its partition is not on the
         record's server. The caller then submits the batch in the general way. A repeated call
         returns the same answers.

@@ -567,12 +567,12 @@ class BlockingBulk:
     def results(self, id: str, after: int = -1) -> Iterator[Result]:
         """Iterate over the results of the items that are done, in the order of the items.
 
-            `after` is the index of the last result that the caller has: the iteration goes on
-            behind it. While the batch runs, only finished items have results: wait for its end
-            first. Raises `Conflict` if the batch was submitted without `results="keep"`::
+        `after` is the index of the last result that the caller has: the iteration goes on behind
+        it. While the batch runs, only finished items have results: wait for its end first. Raises
+        `Conflict` if the batch was submitted without `results="keep"`::
 
-        for result in hs.bulk.results(batch.id):
-            print(result.index, result.value)
+            for result in hs.bulk.results(batch.id):
+                print(result.index, result.value)
         """
         return self._loop.iterate(self._part.results(id, after))
 
