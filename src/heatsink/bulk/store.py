@@ -29,8 +29,7 @@ LATE_MS = 20.0  # how late a booked start may be used
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A batch's items in one partition. If the part is `limited`, its items need booked start
-    times.
+    """A batch's items in one partition. Items of a `limited` part need booked start times.
 
     No item starts before `start_ms`, by the partition's time. If `result_bytes` is not 0, the
     results of done items are kept. `keeps_items` says whether done items are kept, too. After its
