@@ -160,7 +160,7 @@ async def _done(batch: Batch, lap: int, ask: Ask) -> Items:
                 yield value
     done = sum(end.done for end in batch.ends)
     if count < done:  # more, if a later lap has begun
-        raise Unavailable(f"{count:,} results are left of {done:,} items that were done")
+        raise Unavailable(f"only {count:,} results were found of {done:,} items that are done")
 
 
 def _list_of(result: KeptResult) -> list[Any]:
@@ -181,7 +181,7 @@ async def _failed(batch: Batch, failures: AsyncIterator[Failure]) -> Items:
         }
     failed = sum(end.failed for end in batch.ends)
     if count != failed:
-        raise Unavailable(f"{count:,} of {failed:,} failed items are left")
+        raise Unavailable(f"only {count:,} of {failed:,} failed items were found")
 
 
 class _Waits(Protocol):

@@ -382,7 +382,7 @@ class LimitBook:
     def change(self, amounts: Mapping[str, str]) -> bool:
         """Use other amounts for these limits: `{"mail": "5, 20/s"}`. Returns whether any changed.
 
-        Limits that are not named are in force as they are declared.
+        All other limits allow what their actions declare.
         """
         changed = {}
         for name, text in amounts.items():

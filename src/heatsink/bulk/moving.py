@@ -64,7 +64,7 @@ class Mover:
         self._copied = 0
 
     async def steps(self, partition: int, url: str) -> AsyncIterator[MoveProgress]:
-        """Move the partition to `url`, and tell how far the move is, until it is done."""
+        """Move the partition to `url`. Yields the progress of the move until it is complete."""
         to, mine = self._checked(url), None
         while True:
             plan = await self._call(self._stores.fleet.plan, self._first)

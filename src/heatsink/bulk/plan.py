@@ -152,7 +152,7 @@ class QueuePlan(msgspec.Struct, frozen=True):
         return replace(self, partitions=partitions, high_water=most, version=self.version + 1)
 
     def reaching(self, partitions: int) -> QueuePlan:
-        """Return the plan whose workers run the items of at least so many partitions."""
+        """Return the plan with which workers serve at least `count` partitions."""
         most = max(self.high_water, partitions)
         return replace(self, high_water=most, version=self.version + 1)
 

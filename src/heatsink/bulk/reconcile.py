@@ -231,7 +231,7 @@ class Router:
 
 
 class _RoutedCalls:
-    """A store of partitions. All its other attributes are those of the store `below`."""
+    """Calls on partitions, sent to the right server. Other attributes are those of `below`."""
 
     def __init__(self, router: Router, below: object) -> None:
         self._router = router
@@ -247,7 +247,7 @@ class _RoutedCalls:
 
 
 class _RoutedFleet:
-    """The fleet: owners are stored in the partitions, and whoever reads the plan follows it."""
+    """The fleet's store. It keeps owners in the partitions, and follows each plan that it reads."""
 
     def __init__(self, router: Router, below: FleetStore) -> None:
         self._router = router

@@ -109,9 +109,9 @@ class Due(msgspec.Struct, frozen=True):
 
 
 def due(schedule: Schedule, last_ms: int, now_ms: int) -> Due | None:
-    """Return the time that has come since the last start, at `last_ms`; None if there is none.
+    """Return the schedule's latest time after `last_ms` and up to now; None if there is none.
 
-    If several times have come, the latest one counts, and the others were missed.
+    If there are several such times, only the latest one counts, and the others were missed.
     """
     if schedule.paused:
         return None

@@ -247,7 +247,7 @@ class _Drawn(Generic[T]):
         self._requests.put(None)
 
     def _some(self) -> list[T]:
-        """Take at least one item if any is left, and more items while they come quickly."""
+        """Take one item, and further items as long as they come quickly; none if none is left."""
         until_s, items = self._monotonic_s() + DRAW_S, list[T]()
         for item in self._items:
             items.append(item)

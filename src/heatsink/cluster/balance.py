@@ -51,7 +51,7 @@ class ClusterMeter:
         cores: Mapping[str, float] | None = None,
         net_max_s: float = NET_MAX_S,
     ) -> None:
-        """`cores` has the CPU capacity of nodes by address, 1 for the others."""
+        """`cores` is the CPU capacity of nodes by address. A node that is not named has 1."""
         self._cluster = cluster
         self._clock = clock
         self._cores = cores or {}
@@ -183,7 +183,7 @@ class Balancer:
 
 
 def moved_in(load: ClusterLoad, report: MoveReport) -> ClusterLoad:
-    """Return the load as it is when the slots of a report have their new owner."""
+    """Return the load that the nodes have after the moves of a report."""
     if report.error:
         return load
     moved, target = frozenset(report.job.slots), report.job.target

@@ -185,7 +185,7 @@ class Mover:
         text = f"the migration of slots {slots} took over {self._limits.timeout_s:.0f} s"
         if all(self._is_ours(each, job, before) for each in running):
             await self._cluster.cancel(job.source, topology)
-            raise Unavailable(f"{text}: it was cancelled, and the source keeps the slots")
+            raise Unavailable(f"{text}: Heatsink cancelled it, and the slots stay at {job.source}")
         raise Unsafe(f"{text}, and another migration of the same source is running: look at both")
 
     async def _agreed(self, job: Move) -> Topology:

@@ -262,7 +262,7 @@ class SlotPolicy:
 
 
 def plan_moves(load: ClusterLoad, rules: SlotRules, resting: Collection[int] = ()) -> Plan:
-    """Return the moves that balance the load as it is now, without hysteresis."""
+    """Return the moves that balance the present load, even if the imbalance is small or new."""
     board = _Board(load, rules, resting)
     before = board.ratio
     if len(load.nodes) < 2:
@@ -485,7 +485,7 @@ def _unit(slots: list[SlotLoad]) -> _Unit:
 
 
 def _cost(unit: _Unit, added_ranges: int) -> float:
-    """What a move costs, in bytes: data, writes meanwhile, and ranges that it adds."""
+    """The cost of a move in bytes: the data, new writes during the move, and new slot ranges."""
     written_s = sum(slot.written_s for slot in unit.slots)
     return unit.size + written_s + max(added_ranges, 0) * RANGE_COST
 

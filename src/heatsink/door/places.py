@@ -246,7 +246,7 @@ class Places:
         return Spot(label, bucket, physical(key, bucket))
 
     def spot_of(self, keys: Keys) -> Spot:
-        """Return the place of an item by the view as it is."""
+        """Return the place of an item, from the present view of the registry."""
         rule = self.table.rule_of(keys.sort)
         return self.spot(keys, rule, rule.time_ms(keys.sort))
 

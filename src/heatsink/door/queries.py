@@ -65,7 +65,7 @@ class Asked(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The times that a query may cover within a rule; None: no bound."""
+    """The range of times that a query covers under one rule. None stands for no bound."""
 
     rule: Rule
     from_ms: int | None
@@ -148,7 +148,7 @@ def query(places: Places, parameters: Body, view: View) -> Steps:
 
 
 def _passes(table: SpreadTable, asked: Asked, horizon_ms: int) -> bool:
-    """Return whether a query may cover times past the horizon, whose epochs a view may lack."""
+    """Return whether a query may cover times past the horizon. The view may lack their epochs."""
     bounds = asked.bounds if asked.of_index is None else Bounds()
     spans = [span for span in spans_of(table, bounds) if span.rule.time_of is not None]
     return any(span.to_ms is None or span.to_ms >= horizon_ms for span in spans)
@@ -432,7 +432,7 @@ def rest_of(asked: Asked, start: Body | None, sort_key: str) -> Bounds:
 
 
 def buckets_of(table: SpreadTable, layout: Layout, bounds: Bounds) -> list[int | None]:
-    """Return the buckets that may hold rows of a range by a layout. None is the bare key."""
+    """Return the buckets that may hold rows within `bounds`. None stands for the bare key."""
     most = 1
     for span in spans_of(table, bounds):
         most = max(most, span.rule.buckets)

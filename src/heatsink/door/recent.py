@@ -32,7 +32,7 @@ CURE = (
 
 
 class Seen(NamedTuple):
-    """A put that was looked at: whether its sort key had no time, or an old one.
+    """A put that was checked: whether its sort key has no time, or an old time.
 
     If it matched no rule, `meant` is the rule whose prefix may be misspelt.
     """

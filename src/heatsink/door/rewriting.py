@@ -96,7 +96,7 @@ def update_text(update: Update, names: dict[str, str], values: dict[str, Value])
 
 
 def mentions(attribute: str, names: Any, *texts: Any) -> bool:
-    """Return whether expressions may mention an attribute. Only the texts are looked at."""
+    """Return whether expressions may mention an attribute. This only searches their texts."""
     if isinstance(names, dict) and attribute in names.values():
         return True
     return any(isinstance(text, str) and attribute in text for text in texts)

@@ -112,7 +112,7 @@ class Adaptation:
         self._wanted = 0
 
     def grow(self, partitions: int) -> None:
-        """Split partitions until there are at least so many, for more throughput."""
+        """Split partitions until there are enough for a higher throughput."""
         self._wanted = partitions
 
     @property

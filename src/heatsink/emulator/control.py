@@ -184,7 +184,7 @@ class Control:
         raise ValidationFailed(f"table {table!r} has no global index {index!r}")
 
     def _token(self, table: str, index: str | None, key: dict[str, Any] | str) -> int:
-        """Return the hash of a partition key. That of an index may have one attribute."""
+        """Return the hash of a partition key. For an index, the key may be a single attribute."""
         found = self._engine.table(table)
         part = found.schema.hash if index is None else found.indexes[index].schema.hash_parts[0]
         value = {"S": key} if isinstance(key, str) else key

@@ -71,7 +71,7 @@ class IndexSpec(msgspec.Struct, frozen=True):
     def check(self, new: Item, old: Item | None) -> None:
         """Raise if a write gives a key attribute of the index a value that no key can have.
 
-        Attributes that the write leaves as they are may have any value: the item may be older than
+        An attribute that the write does not change may have any value: the item may be older than
         the index.
         """
         for part in (*self.schema.hash_parts, *self.schema.sort_parts):

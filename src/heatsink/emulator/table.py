@@ -159,7 +159,7 @@ class EngineTable:
         changes: tuple[IndexChange, ...] = (),
         by_service: bool = False,
     ) -> None:
-        """Store or remove (None) a row. `changes` are those of the indexes.
+        """Store a row, or remove it if it is None. `changes` are the changes of the indexes.
 
         With `by_service`, the stream says that the table deleted the row because it expired.
         """

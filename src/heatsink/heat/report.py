@@ -239,7 +239,10 @@ class Reporter:
 
     @property
     def _keys_max(self) -> int:
-        """How many keys to report: fewer in a large fleet that no leader tells how to sample."""
+        """How many keys to report.
+
+        In a large fleet these are fewer while no leader sends a notice.
+        """
         is_lost = not self._notice and self._fleet.servers > LARGE_FLEET
         return UNHEARD_KEYS_MAX if is_lost else KEYS_MAX
 

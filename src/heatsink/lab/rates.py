@@ -77,7 +77,7 @@ async def _submit(lab: LabWorld, tenant: str, items: int, rate: str | None = Non
 
 
 async def unknown(seconds: float, seed: int) -> list[RatesSecond]:
-    """Run a batch on a service with an undeclared limit, which halves and later doubles again.
+    """Run a batch on a service with an unknown rate limit. The limit halves, and later doubles.
 
     Returns one record for each second.
     """

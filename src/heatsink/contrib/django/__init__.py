@@ -139,7 +139,7 @@ def _closing(action: Action) -> Action:
 
 @contextmanager
 def _closing_here(_: object) -> Iterator[None]:
-    """For a plain handler, which uses the connections of its own thread."""
+    """Close old connections around a plain handler, in the handler's own thread."""
     close_old_connections()
     try:
         yield
@@ -149,7 +149,7 @@ def _closing_here(_: object) -> Iterator[None]:
 
 @asynccontextmanager
 async def _closing_where_django_runs(_: object) -> AsyncIterator[None]:
-    """For an `async def`, whose queries Django runs in a thread of its choice."""
+    """Close old connections around an `async def`, in the thread that Django uses for queries."""
     await sync_to_async(close_old_connections)()
     try:
         yield

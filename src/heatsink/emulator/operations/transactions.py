@@ -168,7 +168,7 @@ def _prepared(action: TransactWriteItem) -> PreparedWrite:
 def _take_all(operation: Operation, actions: list[list[Charge]]) -> None:
     """Take the units of all actions. If any action is throttled, take none and raise.
 
-    Each charge is judged as if it were the only one, so together they may exceed a limit.
+    Each action is judged as if it were the only one, so all together may exceed a limit.
     """
     judged = [
         [(one, one.throughput.judge(operation, one.token, one.units)) for one in charges]

@@ -44,9 +44,9 @@ MakeStores = Callable[[str], Stores]
 
 
 class Tap:
-    """Finds the meter that counts the calls on a watched key.
+    """The meters of watched keys: each counts the calls on its key.
 
-    Writes to homes count for the author of the post.
+    A write to a home timeline counts for the author of the post.
     """
 
     def __init__(self, meters: Mapping[str, LaneMeter] | None = None) -> None:

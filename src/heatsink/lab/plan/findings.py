@@ -76,7 +76,7 @@ def _is_calm(outcome: ReplayOutcome) -> bool:
 
 
 def is_own(remedy: Remedy) -> bool:
-    """Return whether a remedy is what DynamoDB does by itself, and nothing else."""
+    """Return whether a remedy consists only of what DynamoDB does without Heatsink."""
     return _parts(remedy) == ["adaptive"]
 
 

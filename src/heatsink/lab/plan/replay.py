@@ -159,7 +159,8 @@ class ReplayOutcome(msgspec.Struct, frozen=True):
     def cost_factor(self) -> float:
         """The cost of the served requests, relative to that of the same requests without a remedy.
 
-        The table without a remedy might throttle some of them: this is as if it served them all.
+        A table without a remedy may throttle some requests. Here it is priced as if it served
+        them all.
         """
         return self.cost.on_demand / self.cost.plain if self.cost.plain else 1.0
 

@@ -39,7 +39,7 @@ Told = Callable[[str, int], object]
 
 
 class Common(msgspec.Struct, frozen=True):
-    """A value of an index, and how many of the items looked at have it."""
+    """A value of an index, and how many items of the sample have this value."""
 
     value: str
     items: int
@@ -48,7 +48,7 @@ class Common(msgspec.Struct, frozen=True):
 class IndexStanding(msgspec.Struct, frozen=True):
     """How far the spreading of an index is. `step` is None if it has not begun.
 
-    In a dry run, `common` are the most frequent values among the items looked at.
+    In a dry run, `common` has the most frequent values in a sample of items.
     """
 
     table: str
@@ -125,7 +125,7 @@ class Runner:
 
 
 class Indexing:
-    """The spreading of one index: what an operator may do with it."""
+    """What an operator may do with one index: spread it, sweep it, or bring it back."""
 
     def __init__(
         self, registry: Registry, table: SpreadTable, name: str, client: DynamoClient
@@ -181,7 +181,7 @@ class Indexing:
 async def indexing(
     registry: Registry, address: DynamoAddress, table: SpreadTable, name: str, clock: Clock
 ) -> AsyncIterator[tuple[Indexing, Callable[[float], Runner]]]:
-    """Yield the spreading of an index, and what makes a runner for it."""
+    """Open what commands on an index need: its `Indexing`, and a function that makes runners."""
     client = open_table(address, clock)[1]
     try:
         yield (

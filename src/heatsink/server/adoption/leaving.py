@@ -108,8 +108,8 @@ class Mover:
     async def move(self, row: Row, name: str | None = None) -> Moved:
         """Move a row under the partition key `name`; None: from its bucket to the bare key.
 
-        Repeats that if the row changes meanwhile. Raises `Unavailable` if DynamoDB throttles too
-        often.
+        If the row changes during the move, this tries again. Raises `Unavailable` if DynamoDB
+        throttles too often.
         """
         for _ in range(TRIES):
             try:

@@ -128,7 +128,7 @@ async def dated_ahead(
 ) -> list[Ahead]:
     """Return items dated in the future, of the keys that would be spread.
 
-    The newest items of each prefix tell: within a prefix, times grow with the sort keys.
+    Only the newest items of each prefix are read: within a prefix, times grow with the sort keys.
     """
     client, found = open_table(address, clock)[1], list[Ahead]()
     latest_ms = now_ms(clock) + table.ahead_ms

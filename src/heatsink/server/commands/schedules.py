@@ -26,7 +26,7 @@ from .store import opened
 
 
 class ThroughServer:
-    """The schedules of a deployment, as a running server's HTTP API shows and changes them."""
+    """The schedules of a deployment, read and changed through the HTTP API of a running server."""
 
     def __init__(self, server: str, token: str | None) -> None:
         self._remote = Remote(server, token)

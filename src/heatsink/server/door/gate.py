@@ -100,10 +100,9 @@ class DoorLimits(ConnectionLimits, frozen=True):
 
 
 class DoorConnection(WireConnection):
-    """A connection whose requests are answered asynchronously, one by one, in their order.
+    """A connection that answers its requests one after the other.
 
-    While answers wait for the client to read them, the connection reads and answers no further
-    requests.
+    While the client does not read its answers, the connection reads no further requests.
     """
 
     _server: Gate
@@ -196,7 +195,10 @@ class DoorConnection(WireConnection):
             self.owe(-1)
 
     async def _until_read(self) -> None:
-        """Wait until the client reads. If it never does, the connection is closed as idle."""
+        """Wait until the client reads its answers.
+
+        If it never does, close the connection as idle.
+        """
         self.owe(-1)
         try:
             while self._unread is not None:
@@ -329,7 +331,7 @@ class Gate(Framing):
         return _PLAIN % (status, REASONS[status], len(text)) + text
 
     def see_to_its_end(self, task: asyncio.Task[None]) -> None:
-        """Keep a task whose client is gone: its request may be under way."""
+        """Let the task of a disconnected client finish, since its request may have been sent."""
         self._orphans.add(task)
         task.add_done_callback(self._orphans.discard)
 

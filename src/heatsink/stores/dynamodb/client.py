@@ -104,7 +104,7 @@ class Turns:
         return not self._free
 
     def take_if_free(self) -> bool:
-        """Take a turn if nobody has to wait for one. Returns whether it did."""
+        """Take a turn if no caller is waiting. Returns whether the turn was taken."""
         if not self._free:
             return False
         self._free -= 1
@@ -152,7 +152,7 @@ class DynamoClient:
         timeout_s: float = TIMEOUT_S,
         api: str = API,
     ) -> None:
-        """`api` begins the names of the operations: DynamoDB's, or those of its streams."""
+        """`api` is the prefix of operation names: that of DynamoDB, or of DynamoDB Streams."""
         host = endpoint.split("://", 1)[1].rstrip("/")
         self.region = region
         self._url = endpoint.rstrip("/") + "/"

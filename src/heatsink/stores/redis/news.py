@@ -41,9 +41,10 @@ TROUBLE = (exceptions.RedisError, OSError, TimeoutError, RuntimeError)
 
 
 class _Push(msgspec.Struct, frozen=True, array_like=True):
-    """A message on the channel of news: the pair, without the notice if that is old news.
+    """A message on the channel of news: the pair (closed time and version of the registry).
 
-    A message with soft decisions has no pair.
+    It contains the leader's notice only if the notice is new. A message with soft decisions has
+    no pair.
     """
 
     pair: bytes = b""

@@ -1,22 +1,23 @@
-"""Places at limits, in memory. It defines how the homes of limits must behave.
+"""Places at limits, in memory. This module defines how the homes of limits must behave.
 
-A *holder* is one partition in one worker process. With each call it states what it runs and keeps
-for a key of the limit, and what else it wants. So a call may be lost or repeated, and the next one
-sets everything right. `Holder.until_ms` is the end of its lease: then its places are free.
+A *holder* of places is one queue partition in one worker process. Each call of a holder says, for a
+key of the limit, which places it uses and keeps, and how many more it wants. A call may be lost or
+repeated: the next one corrects everything. At `Holder.until_ms` the holder's lease ends, and its
+places are free.
 
-A key has a line. Whoever gets fewer places than it wants waits in the line, and goes to its end
-after each grant: so grants rotate. When a place is free, it is *offered* to the first in the line,
-whose bell rings. Nobody else gets the place for `OFFER_MS`; a holder that does not come leaves the
-line until its next call.
+Each key has a line. A holder that gets fewer places than it wants waits in the line. After each
+grant it goes to the end of the line, so holders take turns. A free place is *offered* to the first
+holder in the line, and the bell of this holder rings. For `OFFER_MS` no other holder gets the
+place. If the holder does not ask for it in this time, it leaves the line until its next call.
 
-A rate is a window: the starts that were reported within the last period (or since midnight), and
-the places that were granted and not yet used, are at most its count. A start counts from the moment
-of its report, which comes after the start. So no period ever holds more starts than the rate
-allows, whatever the clocks of the processes say.
+A rate limits the sum of two counts: the starts that were reported within the last period (or since
+midnight), and the places that are granted and not used yet. A start counts from the moment of its
+report, which comes after the start. So no period has more starts than the rate allows, even if
+clocks of processes are wrong.
 
-A server that was restarted or replaced may have lost its newest grants. It has another name than
-the one that the slot remembers, or that a caller knows. Then nothing is granted for one lease.
-Meanwhile the holders' renewals tell which places are taken.
+A server that was restarted or replaced may have lost its newest grants. The home notices this: the
+server's name differs from the name in the slot, or from the name that a caller knows. Then the home
+grants nothing for one lease. Meanwhile the holders report which places they use.
 """
 
 from __future__ import annotations
@@ -171,7 +172,10 @@ class Key:
         return left
 
     def deal(self, rule: Rule, mine: Holder, now_ms: float) -> tuple[int, list[int]]:
-        """Give free places to the holders in the line: grant to `mine`, offer to the others."""
+        """Give free places to holders in the line.
+
+        The caller's holder gets them, others get offers.
+        """
         left, granted, bells = self.free(rule), 0, []
         line = sorted((h for h in self.holders.values() if h.want), key=lambda h: h.line)
         for holder in line:
@@ -192,7 +196,7 @@ class Key:
         return granted, bells
 
     def wait_ms(self, rule: Rule, mine: Holder, now_ms: float) -> float:
-        """Return when something may be free next, if nobody gives a place back before."""
+        """Return in how many milliseconds a place may be free, if no holder returns one earlier."""
         dues = [h.until_ms for h in self.holders.values() if h is not mine and h.held]
         dues += [h.offer_ms for h in self.holders.values() if h is not mine and h.offer_ms > now_ms]
         for text, _, period_ms, midnights in rule.windows:
@@ -227,7 +231,7 @@ class Home:
     swept: int = 0
 
     def meet(self, request: HoldRequest, server: str, now_ms: float) -> None:
-        """Grant nothing for one lease if the server is not the one that was here before."""
+        """Grant nothing for one lease if the server is another one than at the last call."""
         self.lease_ms = max(self.lease_ms, request.lease_ms)
         before = self.server or request.server
         if before and before != server:

@@ -140,7 +140,7 @@ class RedisBarrier:
         return [record_of(word) for word in await self._read(reads)]
 
     async def run(self, partition: int, words: tuple[Word, ...]) -> Any:
-        """Run a command on a partition, and return its reply when what it wrote is durable."""
+        """Run a command on a partition. Return its reply after its writes are durable."""
         root, connection = self._keys.partition(partition), self._places.connection(partition)
         read = (f"{root}synced", words)
         (answer,) = await self._read([(connection, f"{root}meta", read)])
@@ -280,7 +280,10 @@ class _Server:
         return found, int(rest[-1]) if wanted else 0
 
     def _check(self, found: Sequence[Any], rest: Sequence[Any] = ()) -> None:
-        """Raise an error that concerns all callers. A refused read concerns only its caller."""
+        """Raise an error that concerns all waiting callers.
+
+        If one read is refused, raise nothing here.
+        """
         troubles = [one for one in found if isinstance(one, Exception) and not is_final(one)]
         troubles += [one for one in rest if isinstance(one, Exception)]
         if troubles:

@@ -52,7 +52,7 @@ class RedisSingles:
                 if refused.code != "NOSCRIPT" or whole:
                     self._queue.check_moved(partition, refused)
                     raise
-        raise AssertionError("a script that was sent whole is known")
+        raise AssertionError("Redis misses a script that the same call contains")
 
     def _words(self, single: Single) -> tuple[Word, ...]:
         record, part, keys = single.record, single.part, self._keys
