@@ -460,7 +460,7 @@ class Announcements:
         self._known, self._known_s = Declared(), float("-inf")
 
     async def added(self, batch: Batch) -> Batch:
-        """Return the record of a new batch, with what the limits of its action count apart."""
+        """Return the record of a new batch, with a copy of the limits of its action."""
         if batch.limits:
             return batch
         now_s = self._clock.monotonic_s()

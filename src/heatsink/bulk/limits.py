@@ -169,7 +169,10 @@ class Limit(CheckedStruct, frozen=True):
 
 
 class Counting(NamedTuple):
-    """What a limit counts apart: a batch's record keeps this, so that its groups stay the same."""
+    """What a limit counts separately.
+
+    The batch's record has a copy, so that its groups do not change.
+    """
 
     limit: str
     per: str
@@ -281,7 +284,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What a limit allows now: as declared, or as an operator has set it since."""
+    """What a limit allows now: as its actions declare it, or as an operator has changed it."""
 
     running: int | None = None
     windows: tuple[tuple[str, int, float, tuple[float, ...]], ...] = ()
@@ -421,7 +424,7 @@ class PlaceStore(Protocol):
     """The homes of limits. Each limit is in a slot of its own, with all its keys."""
 
     async def hold(self, request: HoldRequest) -> HoldAnswer:
-        """Record what a holder runs and keeps, renew its lease, and grant what is free."""
+        """Record the state of a holder, renew its lease, and grant free places to it."""
 
     async def free(self, process: str, limits: Sequence[str]) -> int:
         """Free all places of a process that is dead. Returns how many places these were.

@@ -108,7 +108,10 @@ class Mover:
         return bare(url) == self._stores.home
 
     async def _next_plan(self, plan: QueuePlan, partition: int, to: str) -> QueuePlan | None:
-        """Return the next plan to store; None while the move goes on; `plan` itself at its end."""
+        """Return the next plan to store.
+
+        None: the move continues. `plan` itself: the move is over.
+        """
         place, move = plan.place(partition), plan.moves.get(partition)
         is_mine = move is not None and to in (move.to, bare(move.to) if move.to else "")
         if not is_mine:

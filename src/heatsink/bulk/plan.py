@@ -224,8 +224,8 @@ def founding(settings: BulkSettings, home: str) -> QueuePlan:
 def check_follows(settings: BulkSettings, plan: QueuePlan, home: str) -> list[str]:
     """Compare the settings that a process was started with to the stored plan.
 
-    Raises `Misconfigured` if a setting is neither what the queue was founded with nor what it has
-    now. Returns a warning for each setting that an operator has changed since.
+    Raises `Misconfigured` if a setting equals neither the queue's first value nor its present
+    one. Returns a warning for each setting that an operator has changed since.
     """
     mine, founded = founding(settings, home), plan.founded or Founding(plan.partitions)
     warnings = []

@@ -139,7 +139,7 @@ class Singles:
         ]
 
     async def _next_partition(self) -> int:
-        """Return the next partition that takes new parts. Each call goes to another one."""
+        """Return the next partition that accepts new parts. Calls use the partitions in turn."""
         now_s = self._clock.monotonic_s()
         plan = self._plan
         if plan is None or now_s - self._plan_s > PLAN_S:

@@ -494,7 +494,7 @@ class PlaceMarks(msgspec.Struct, frozen=True):
 
 
 class MoveStore(Protocol):
-    """Moves of partitions. A call goes to the place that the spot names, even if it is closed."""
+    """Moves of partitions. A call goes to the place in its `spot`, even a closed one."""
 
     async def close_place(self, partition: int, version: int, to: str) -> Remains:
         """Give the partition away to `to`, unless this place holds parts that have not ended.

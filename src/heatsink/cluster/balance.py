@@ -233,7 +233,7 @@ class ClusterWatch:
         return self._leader.leads
 
     def adopt(self, settings: SlotSettings) -> None:
-        """Work by these settings from now on. A migration that runs goes on."""
+        """Use these settings from now on. A migration that is running continues."""
         self.settings = settings
         self._policy.adopt(settings.rules)
         self._mover.adopt(settings.limits)

@@ -295,7 +295,7 @@ class ClusterNodes:
         return found
 
     async def _kind(self, node: Node) -> str:
-        """Return a hash of what a node needs besides data: modules, functions and users.
+        """Return a hash of a node's modules, functions and users, which a target node also needs.
 
         What the node does not tell is left out, for example if a user may not read the ACL.
         """

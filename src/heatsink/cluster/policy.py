@@ -441,7 +441,7 @@ class _Board:
         )
 
     def _added_ranges(self, unit: _Unit, target: str) -> int:
-        """How many ranges the cluster gets, or loses, if the unit goes to `target`."""
+        """How many slot ranges the cluster gains or loses if the unit moves to `target`."""
         source = self._owner[unit.first]
         sides = [self._owner.get(unit.first - 1), self._owner.get(unit.last + 1)]
         return sides.count(source) - sides.count(target)

@@ -62,7 +62,7 @@ class SampledCluster:
     def _divided(
         self, node: Node, info: Mapping[str, Any], counts: Counter[int]
     ) -> dict[int, SlotCounters]:
-        """Divide what a node has spent since the last snapshot among the slots that were heard."""
+        """Divide a node's CPU time since the last snapshot among the slots of its commands."""
         now = (
             float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
             int(info["total_net_input_bytes"]),

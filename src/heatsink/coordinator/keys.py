@@ -134,7 +134,10 @@ class Watchlist:
                 del self.taus[key], self._cold[key]
 
     def urgent(self, window: WindowHeat, bucket_units_s: float, told: Mapping[str, int]) -> bool:
-        """Return whether to send this list to servers at once. `told` is the list they have."""
+        """Return whether to send this list to servers immediately.
+
+        `told` is the list that they have.
+        """
         for key in window.keys:
             tau = self.taus.get(key, 0)
             known = told.get(key)

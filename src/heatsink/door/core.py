@@ -332,7 +332,7 @@ MANY: dict[str, Callable[[dict[str, Places], Body], Steps]] = {
 
 
 def names_in(parameters: Body) -> list[str]:
-    """Return the tables that a request names, whatever its operation and its form."""
+    """Return the tables that a request of any operation names, even if it is malformed."""
     items, actions = parameters.get("RequestItems"), parameters.get("TransactItems")
     names: list[Any] = [parameters.get("TableName")]
     names += items if isinstance(items, dict) else ()

@@ -54,7 +54,7 @@ ASKED_AGAIN = 1.25
 
 
 class Asked(NamedTuple):
-    """A valid query: what it reads, and how its answer is made."""
+    """A valid query: the request, its key condition, and the range of sort keys."""
 
     request: Query
     given: Expressions
@@ -282,7 +282,7 @@ class Merge:
         return list(self._sources) == [None]
 
     def steps(self, truth: LayoutOf | None) -> Steps:
-        """Read the page. `truth` is the layout to read along with the first rows."""
+        """Read the page. If `truth` is given, the first request also reads this layout."""
         limit = self._asked.request.limit
         last: Item | None = None
         while True:

@@ -144,7 +144,9 @@ class _Following:
         return self._name(path) == self._index.attribute
 
     def _assigned(self, operand: Operand) -> Operand:
-        """Return what the shadow attribute is set to if the attribute is set to `operand`."""
+        """Return the operand for the shadow attribute, if the update sets the attribute to
+        `operand`.
+        """
         if isinstance(operand, Placeholder):
             return self._given(self._values[operand.name])
         if isinstance(operand, Sum | ListAppend):

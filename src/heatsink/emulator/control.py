@@ -204,7 +204,7 @@ def _numbered(partitions: Any, number: int | None) -> Any:
 
 
 def _concerns(table: str | None, body: bytes) -> bool:
-    """Whether the request mentions the table. Its name is quoted wherever it stands in a body."""
+    """Whether the request mentions the table. In a body, the table's name is always in quotes."""
     return table is None or b'"%b"' % table.encode() in body
 
 

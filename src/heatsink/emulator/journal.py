@@ -159,7 +159,7 @@ class Journal:
         database.together = together
 
     def note(self, table: EngineTable, key: Key, old: Row | None, new: Row | None) -> None:
-        """Append a write: the new row, or the key of a row that is gone."""
+        """Append a write: the new row, or the key of the row that the write deleted."""
         del key  # the items have it
         if new is not None:
             row = (table.spec.name, new.item, True)

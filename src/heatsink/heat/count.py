@@ -287,7 +287,7 @@ class Tracker:
     def _hit(self, key: str, counts: tuple[int, ...], cost: int, left: float) -> float:
         """Sample a key that one or more points have hit. Returns the distance to the next point.
 
-        `cost` is what the points are thrown on: units, throttles or reads. `left` is negative: how
+        `cost` is the quantity that is sampled: units, throttles or reads. `left` is negative: how
         far the stream has run past the first point.
         """
         tau = self._top.tau if not counts[READS] else self._top.tau_reads

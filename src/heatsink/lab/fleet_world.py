@@ -69,7 +69,7 @@ class RedisCosts(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What a fleet cost, per second where it is not a time or a size."""
+    """What a fleet cost. All values except times and sizes are per second."""
 
     servers: int
     writes_s: int

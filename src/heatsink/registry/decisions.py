@@ -182,8 +182,8 @@ class Reading(msgspec.Struct, frozen=True):
 class Reasons(MutableMapping[str, Decision]):
     """The newest decision on the buckets of each key, as a mapping.
 
-    A process that starts may read 200,000 of them, and is asked for few. So it keeps them as they
-    are stored, and decodes one when it is asked for.
+    A process may read 200,000 decisions when it starts, but callers ask for few of them. So the
+    process keeps them in their stored form, and decodes a decision when a caller asks for it.
     """
 
     def __init__(

@@ -148,7 +148,7 @@ class EpochMaker:
 
 
 def text_of(layout: Layout) -> str:
-    """Return the layout as compact text: its later epochs as `start:buckets`, apart by a space."""
+    """Return the layout as text: each epoch after the first as `start:buckets`."""
     return " ".join(f"{epoch.start_ms}:{epoch.buckets}" for epoch in layout.later)
 
 

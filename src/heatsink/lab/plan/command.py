@@ -257,7 +257,7 @@ def _trace(ctx: click.Context, path: Path | None, options: dict[str, Any]) -> Tr
 
 
 def _announced(source: SyntheticTrace, requests: int, remedies: int) -> str:
-    """Return what the command is about to do without a trace: it may take minutes."""
+    """Return a text that announces a plan without a trace, which may take minutes."""
     load = source.load
     text = (
         f"No TRACE, so plan generates a load: {load.hours:g} h, {load.peak:,.10g} requests/s "

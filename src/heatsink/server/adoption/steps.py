@@ -61,10 +61,10 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Where a table stands. `would` are the keys that a dry run would have spread.
+    """How far the adoption of a table is. `would` are the keys that a dry run would have spread.
 
-    `ahead` are items of these keys that are dated in the future. Once their times have come, such
-    items would not be in their places.
+    `ahead` are items of these keys whose time is in the future. When this time has come, Heatsink
+    would look for these items in other places.
     """
 
     table: str

@@ -201,7 +201,7 @@ async def _step(url: str, table_name: str, options: dict[str, Any], clock: Clock
 async def _standing(
     registry: Registry, address: DynamoAddress, tables: Path | None, clock: Clock
 ) -> Standing:
-    """Return where the table stands; in a dry run, with its items that are dated in the future."""
+    """Return how far the adoption is. In a dry run, add items whose time is in the future."""
     standing = standing_of(registry.view, address.table)
     if standing.state != "dry run" or not standing.would:
         return standing

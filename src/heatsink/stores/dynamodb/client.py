@@ -451,7 +451,7 @@ class ChainCredentials:
         return self._current
 
     def _ask_beside(self) -> None:
-        """Start to load the credentials in the background, unless this is already under way."""
+        """Start to load the credentials in the background, unless they are already being loaded."""
         if self._asking is None or self._asking.done():
             self._asked_s = self._clock.monotonic_s()
             self._asking = asyncio.ensure_future(self._ask())

@@ -87,7 +87,8 @@ class Explored(msgspec.Struct, frozen=True):
 class Limit(msgspec.Struct, frozen=True):
     """A rate limit.
 
-    Up to `wide_until_ms`, grants are spread so that starts may be late by `wide_ms`.
+    Until `wide_until_ms`, start times have larger distances: items may start `wide_ms` late, and
+    late starts must not exceed the rate.
     """
 
     declared: Rate | None = None
