@@ -11,7 +11,7 @@ from msgspec import structs
 
 from heatsink.registry.decisions import LogEntry, Reading, Snapshot
 from heatsink.spread.store import Running
-from heatsink.stores.dynamodb import counters, registry
+from heatsink.stores.dynamodb import counters, registry, table
 from heatsink.stores.dynamodb import log as puts
 from heatsink.stores.dynamodb.client import Item
 from heatsink.stores.dynamodb.counters import DynamoCounters
@@ -142,7 +142,7 @@ def a_snapshot_reads_its_version_last() -> Iterator[None]:
 def a_copy_is_put_into_another_shard_each_time() -> Iterator[None]:
     """As with Python's own hash, which differs between processes. Old copies stay behind."""
     shards = cycle(KEYS)
-    with patch.object(registry, "keys_shard", lambda _: next(shards)):
+    with patch.object(table, "keys_shard", lambda _: next(shards)):
         yield
 
 
