@@ -181,8 +181,8 @@ async def test_a_partition_moves_while_workers_and_producers_run(tmp_path: Path)
         ):
             await queue.bulk.plan()  # founds the queue
             with serving(tmp_path, "app:actions", *flags, command="worker"):
-                held = await queue.bulk.submit("hold", [0], id=one_in(1, 0), spread=False)
-                assert (await old.bulk.status(held.id)).accepted == 1
+                held = await queue.bulk.submit("hold", [0, 1], id=one_in(1, 0), spread=False)
+                assert (await old.bulk.status(held.id)).accepted == 2
                 first = await asyncio.create_subprocess_exec(*mover, cwd=tmp_path)
                 await soon(lambda: _moves(queue.bulk))
                 first.kill()
@@ -194,7 +194,7 @@ async def test_a_partition_moves_while_workers_and_producers_run(tmp_path: Path)
                 second = await asyncio.create_subprocess_exec(*mover, cwd=tmp_path)
                 (tmp_path / "go").touch()
                 assert await second.wait() == 0
-                assert (await old.bulk.wait(held.id, 60.0)).done == 1
+                assert (await old.bulk.wait(held.id, 60.0)).done == 2
                 ids = [one_in(1, n) for n in range(1, 11)]
                 batches += [
                     await each.bulk.submit("note", range(n, n + 20), id=id, spread=False)
