@@ -58,8 +58,7 @@ def serving(
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
     """Started and ready; ended at the end, with its log read to the last line."""
-    port_flag = "--metrics-port" if command == "worker" else "--port"
-    whole = command_line(command, port_flag, "0", *flags, files=files, program=program)
+    whole = command_line(command, "--port", "0", *flags, files=files, program=program)
     process = subprocess.Popen(
         whole,
         cwd=folder,
@@ -97,5 +96,5 @@ def _read(served: Served, started: Queue[int | None]) -> None:
             event = {"event": "text", "message": line}
         served.events.append(event)
         if event["event"] == "started":
-            started.put(event.get("port") or event.get("metrics_port"))
+            started.put(event.get("port"))
     started.put(None)

@@ -131,7 +131,7 @@ def test_a_configuration_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
         ("coordinator", "--port", "70000"),
         ("worker", "--workers", "0"),
         ("worker", "--lease", "0"),
-        ("worker", "--metrics-port", "70000"),
+        ("worker", "--port", "70000"),
         ("serve", "--partitions", "0"),
         ("hot", "--limit", "0"),
         ("decisions", "--limit", "1001"),

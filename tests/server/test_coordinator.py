@@ -20,7 +20,7 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.ids import IdScheme, Ulid, Uuid7
 from heatsink.server.api.requests import token_of
 from heatsink.server.commands import coordinator
-from heatsink.server.commands.coordinator import health_app, run_coordinator
+from heatsink.server.commands.coordinator import run_coordinator, status_app
 from heatsink.server.running import until_signal
 from heatsink.server.shell import Endpoint
 from heatsink.stores.embedded import free_port
@@ -44,7 +44,7 @@ async def ask(
     path: str, status: Status = STATUS, token: str | None = None, authorization: str | None = None
 ) -> httpx.Response:
     guard = Endpoint("127.0.0.1", 1, (token_of("read", token),) if token else ()).guard
-    transport = httpx.ASGITransport(health_app(lambda: status, guard))
+    transport = httpx.ASGITransport(status_app(lambda: status, guard))
     headers = {} if authorization is None else {"Authorization": authorization}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.get(path, headers=headers)

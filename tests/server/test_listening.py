@@ -144,4 +144,4 @@ def test_a_taken_metrics_port_is_one_line(tmp_path: Path) -> None:
         command += ["--queue", redis.url, "--relaxed", "--metrics-port", str(port)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"heatsink: port {port} is in use: choose another with --metrics-port\n"
+    assert done.stderr == f"heatsink: port {port} is in use: choose another with --port\n"

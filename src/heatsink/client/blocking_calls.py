@@ -639,6 +639,14 @@ class BlockingConsumer:
         self._part = part
 
     @property
+    def is_ready(self) -> bool:
+        """Whether this process runs items: `worker.is_ready`
+
+        It does if it has renewed its membership within `member_s`, and was not told to stop.
+        """
+        return self._part.is_ready
+
+    @property
     def partitions(self) -> list[int]:
         """The queue partitions that this process owns now: `worker.partitions`"""
         return self._part.partitions

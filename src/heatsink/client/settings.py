@@ -73,6 +73,7 @@ class WorkerOptions(TypedDict, total=False):
     member_s: float
     grace_s: float
     partitioned: bool
+    concurrency: int | None
 
 
 class Settings(CheckedStruct, frozen=True):

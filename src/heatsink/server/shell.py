@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpTools
@@ -49,7 +49,7 @@ class Endpoint:
     """The address where a process serves HTTP, and the callers that it accepts.
 
     An address that other machines can reach requires at least one token. `flag` is the command-line
-    option that sets the port.
+    option that sets the port. With `is_shared`, several processes may listen on the port.
     """
 
     host: str
@@ -59,6 +59,7 @@ class Endpoint:
     limits: ConnectionLimits = FEW
     grace_s: float = FEW_GRACE_S
     flag: str = "--port"
+    is_shared: bool = False
 
     def __post_init__(self) -> None:
         check_reach(self.host, self.tokens)
@@ -70,7 +71,7 @@ class Endpoint:
     @contextmanager
     def listening(self) -> Iterator[list[socket]]:
         """Open the listening sockets, yield them, and close them at the end of the block."""
-        listeners = listen(self.host, self.port, self.flag)
+        listeners = listen(self.host, self.port, self.flag, self.is_shared)
         try:
             yield listeners
         finally:
@@ -208,6 +209,25 @@ def plain_app(pages: Mapping[str, tuple[Scope | None, Page]], guard: Guard) -> S
 
     routes = [Route(path, answering(scope, page)) for path, (scope, page) in pages.items()]
     return Starlette(routes=routes, exception_handlers={Refusal: refuse})
+
+
+def health_app(
+    ready: Callable[[], Mapping[str, object]], metrics: Metrics, guard: Guard
+) -> Starlette:
+    """Return the app with /healthz (the process runs), /readyz and /metrics.
+
+    `ready` returns the body of /readyz. Its field `ready` decides between 200 and 503.
+    """
+
+    def healthz() -> Response:
+        return PlainTextResponse("ok\n")
+
+    def readyz() -> Response:
+        body = ready()
+        return JSONResponse(body, 200 if body["ready"] else 503)
+
+    pages = {"/healthz": (None, healthz), "/readyz": (None, readyz)}
+    return plain_app({**pages, "/metrics": ("read", metrics_page(metrics))}, guard)
 
 
 def metrics_page(metrics: Metrics) -> Page:

@@ -12,15 +12,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, Never
 
-from heatsink.bulk.actions import (
-    Actions,
-    Once,
-    declared_limits,
-    no_store,
-)
+from heatsink.bulk.actions import Actions, Once, declared_limits, no_store
 from heatsink.bulk.batch import Batch, State
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.limits import LimitBook
@@ -28,18 +24,13 @@ from heatsink.bulk.plan import LEGACY, QueuePlan
 from heatsink.bulk.store import QueueStores, Verb
 from heatsink.bulk.submit import LEFT_BEHIND, give_up
 from heatsink.errors import Closed, HeatsinkError, InvalidInput, Misconfigured, Retryable
-from heatsink.primitives.checks import (
-    CheckedStruct,
-    check_kind,
-    check_number,
-    check_whole,
-)
+from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_whole
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Targets
 
 from .handler_errors import HandlerErrors
-from .pool import Terms
+from .pool import Room, Terms
 from .pump import Pump, WorkMeter
 from .webhooks import webhook_action
 
@@ -80,6 +71,8 @@ class ConsumerSettings(CheckedStruct, frozen=True):
     """How long running items may take to finish after `stop`."""
     partitioned: bool = True
     """The same setting as in `BulkSettings`."""
+    concurrency: int | None = None
+    """Maximum number of handlers that run at once in this process; None means no such maximum."""
 
     def __post_init__(self) -> None:
         check_whole("workers", self.workers, 1, WORKERS_MAX)
@@ -88,6 +81,8 @@ class ConsumerSettings(CheckedStruct, frozen=True):
         check_number("member_s", self.member_s, 0.1, 3_600)
         check_number("grace_s", self.grace_s, 0, 3_600)
         check_kind("partitioned", self.partitioned, bool)
+        if self.concurrency is not None:
+            check_whole("concurrency", self.concurrency, 1, WORKERS_MAX)
 
 
 class Consumer:
@@ -135,6 +130,17 @@ class Consumer:
         self._stopped = asyncio.Event()
         self._is_cut_off = False
         self._state: Any = None
+        self._room = None if settings.concurrency is None else Room(settings.concurrency)
+        self._renewed_s = -inf
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this process runs items: `worker.is_ready`
+
+        It does if it has renewed its membership within `member_s`, and was not told to stop.
+        """
+        age_s = self._clock.monotonic_s() - self._renewed_s
+        return age_s < self._settings.member_s and not self._stopped.is_set()
 
     @property
     def partitions(self) -> list[int]:
@@ -223,10 +229,12 @@ class Consumer:
 
     async def _balance(self) -> None:
         ttl_ms = int(self._settings.member_s * 1000)
+        began_s = self._clock.monotonic_s()
         everybody = await self._stores.fleet.join(self.name, list(self._actions), ttl_ms)
         members = [name for name in everybody if self._is_of_my_kind(name)]
         partitions = await self._all_partitions()
         await self._renew(ttl_ms)
+        self._renewed_s = began_s
         most = quota(self.name, members, len(partitions))
         mine = [partition for partition in self.partitions if partition in partitions]
         for partition in sorted({*self.partitions} - {*mine[:most]}):
@@ -285,7 +293,7 @@ class Consumer:
     def _terms(self) -> Terms:
         lease_s, once = self._settings.lease_s, self._once
         book, hooks = self._book, self._hooks
-        return Terms(self.name, lease_s, once, self._errors, book, hooks, self._state)
+        return Terms(self.name, lease_s, once, self._errors, book, hooks, self._state, self._room)
 
     async def _hand_off(self, partition: int) -> None:
         pump = self._pumps.pop(partition)

@@ -55,13 +55,33 @@ DEPLOY_S = 600.0  # how long items of an unknown action wait for workers of anot
 ABANDON_S = 5.0  # how long a handler may take to react to its cancellation
 
 
+class Room:
+    """How many handlers may run at once in a process, over the pools of all its partitions.
+
+    Workers that wait for room get it in the order in which they came, so partitions take turns.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._places = asyncio.Semaphore(size)
+        self.free = size
+
+    async def enter(self) -> None:
+        await self._places.acquire()
+        self.free -= 1
+
+    def leave(self) -> None:
+        self.free += 1
+        self._places.release()
+
+
 @dataclass(frozen=True)
 class Terms:
     """What a consumer shares with the pumps of all its partitions.
 
     A pump claims the items of one partition for the workers, under `owner` and `lease_s`. `once` is
     the function behind `context.once`, `errors` reports the exceptions of handlers, `book`
-    has the limits, and `state` is what the application's lifespan yielded.
+    has the limits, and `state` is what the application's lifespan yielded. `room` bounds how many
+    handlers run at once.
     """
 
     owner: str
@@ -71,6 +91,7 @@ class Terms:
     book: LimitBook
     hooks: Hooks = NO_HOOKS
     state: Any = None
+    room: Room | None = None
 
 
 class WorkerPool:
@@ -100,6 +121,7 @@ class WorkerPool:
         self._once = terms.once
         self._state = terms.state
         self._errors = terms.errors
+        self._room = terms.room
         self._clock = clock
         self._rng = rng
         self._jobs: deque[Job] = deque()
@@ -122,7 +144,12 @@ class WorkerPool:
 
     @property
     def free(self) -> int:
-        return max(self.size - self.busy, 0)
+        """The number of workers that can start an item now.
+
+        If the process has no room, it is 1: the partition claims an item, which waits its turn.
+        """
+        free = max(self.size - self.busy, 0)
+        return free if self._room is None else min(free, max(self._room.free, 1))
 
     def resize(self, size: int) -> None:
         """Change the number of workers.
@@ -167,10 +194,14 @@ class WorkerPool:
 
     async def _work(self, worker: Worker) -> None:
         try:
-            while not worker.abandoned and len(self._workers) <= self.size:
-                job = self._next_job()
+            while self._needs(worker):
+                if self._room is not None:
+                    await self._room.enter()
+                job = self._next_job() if self._needs(worker) else None
                 if job is None:
-                    await self._wait()
+                    self._make_room()
+                    if self._needs(worker):
+                        await self._wait()
                     continue
                 await self._run(worker, job)
                 now_s = self._clock.monotonic_s()
@@ -179,6 +210,13 @@ class WorkerPool:
                     await self._clock.sleep(0)
         finally:
             self._workers.pop(worker, None)
+
+    def _needs(self, worker: Worker) -> bool:
+        return not worker.abandoned and len(self._workers) <= self.size
+
+    def _make_room(self) -> None:
+        if self._room is not None:
+            self._room.leave()
 
     def _next_job(self) -> Job | None:
         lanes = self._lanes
@@ -201,6 +239,7 @@ class WorkerPool:
             self._lanes.ended(lost)
             job.places = [place for place in job.places if not place[0].lost]
         if not job.places:
+            self._make_room()
             return
         started_s = self._clock.monotonic_s()
         worker.job, worker.started_s = job, started_s
@@ -241,6 +280,7 @@ class WorkerPool:
             self._lanes.ended(worker.job.places)
             worker.job = None
             self.busy -= 1
+            self._make_room()
 
     def _meant(self, worker: Worker, action: Action, error: BaseException) -> BaseException:
         if worker.timed_out and isinstance(error, asyncio.CancelledError):

@@ -13,7 +13,6 @@ from typing import Any
 import click
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from heatsink.bulk import BulkSettings
 from heatsink.bulk.scaling.load import WorkerRules
@@ -42,7 +41,7 @@ from heatsink.server.commands.configuration import (
 )
 from heatsink.server.commands.queue_options import cluster_options, cluster_settings
 from heatsink.server.running import Ending, run, set_up, tell
-from heatsink.server.shell import Endpoint, address_of, metrics_page, plain_app
+from heatsink.server.shell import Endpoint, address_of, health_app
 from heatsink.spread.policy import BucketRules
 
 logger = logging.getLogger("heatsink")
@@ -57,20 +56,14 @@ def check_store(url: str) -> None:
         )
 
 
-def health_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> Starlette:
-    """Return the app with /healthz (the process runs), /readyz (its view is fresh) and /metrics."""
-    metrics = Metrics(*others, StatusCollector(read))
+def status_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> Starlette:
+    """Return the app with /healthz, /readyz (the coordinator's view is fresh) and /metrics."""
 
-    def healthz() -> Response:
-        return PlainTextResponse("ok\n")
-
-    def readyz() -> Response:
+    def ready() -> dict[str, object]:
         status = read()
-        body = {"ready": status.ready, "leads": status.leads, "version": status.version}
-        return JSONResponse(body, 200 if status.ready else 503)
+        return {"ready": status.ready, "leads": status.leads, "version": status.version}
 
-    pages = {"/healthz": (None, healthz), "/readyz": (None, readyz)}
-    return plain_app({**pages, "/metrics": ("read", metrics_page(metrics))}, guard)
+    return health_app(ready, Metrics(*others, StatusCollector(read)), guard)
 
 
 def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
@@ -119,7 +112,7 @@ async def run_coordinator(
         watch = heatsink.queue_watch
         others: list[Collector] = [QueueCollector(lambda: watch.latest)] if watch else []
         others.append(ClusterCollector(lambda: heatsink.cluster_watch))
-        server = endpoint.server(health_app(heatsink.status, endpoint.guard, *others))
+        server = endpoint.server(status_app(heatsink.status, endpoint.guard, *others))
         ending.stop = server.end
         for listener in listeners:
             _tell_where(*listener.getsockname()[:2])

@@ -19,8 +19,9 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.server.door.access import KeyFile, parse_scopes
 from heatsink.server.door.gate import DoorLimits
-from heatsink.server.door.process import PROCESSES_MAX, DoorSettings, run_door
+from heatsink.server.door.process import DoorSettings, run_door
 from heatsink.server.running import set_up, tell
+from heatsink.server.supervisor import PROCESSES_MAX
 from heatsink.stores.dynamodb.address import DynamoAddress, parse
 
 from .configuration import (

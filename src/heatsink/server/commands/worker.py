@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -26,8 +28,18 @@ from heatsink.errors import InvalidSetting, Retryable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import Hook
 from heatsink.server.api.metrics import Metrics
-from heatsink.server.running import Ending, announce, default_signals, run_service, set_up
-from heatsink.server.shell import Endpoint, metrics_page, plain_app
+from heatsink.server.api.requests import token_of
+from heatsink.server.running import (
+    Ending,
+    announce,
+    default_signals,
+    run,
+    run_service,
+    set_up,
+    tell,
+)
+from heatsink.server.shell import Endpoint, health_app
+from heatsink.server.supervisor import PROCESSES_MAX, Ready, Supervisor
 from heatsink.server.tracing import tracing_hooks, tracing_option
 
 from .configuration import (
@@ -44,7 +56,8 @@ from .queue_options import absent_queue, queue_options, settings_from
 logger = logging.getLogger("heatsink")
 PATIENCE_S = 10.0
 PAUSE_S = 0.5
-METRICS_HOST = "127.0.0.1"
+PORT_MAX = 65_535
+Service = Callable[[Ending], Awaitable[None]]
 
 WORKERS = WholeRange(1, WORKERS_MAX)
 
@@ -80,7 +93,29 @@ WORKERS = WholeRange(1, WORKERS_MAX)
 @click.option(
     "--name", default="", show_default="host name", help="Name of this process in the queue."
 )
-@click.option("--metrics-port", type=PORTS, help="Port of /metrics, on this machine only.")
+@click.option(
+    "--concurrency",
+    type=WORKERS,
+    help="Maximum number of handlers that run at once in a process, over all its partitions.",
+)
+@click.option(
+    "--processes",
+    type=WholeRange(1, PROCESSES_MAX),
+    default=1,
+    help="Number of worker processes. A parent restarts those that die.",
+)
+@click.option("--host", type=WORD, default="127.0.0.1", help="Address to listen on.")
+@click.option(
+    "--port",
+    "--metrics-port",
+    "port",
+    type=PORTS,
+    help="Port of /healthz, /readyz and /metrics; the next process listens on the next port.",
+)
+@click.option(
+    "--token",
+    help="Bearer token that /metrics requires. Set one if other machines can reach --host.",
+)
 @allow_host_option
 @tracing_option
 @log_json_option
@@ -88,8 +123,7 @@ def worker(
     actions: str,
     queue: str,
     store: str | None,
-    metrics_port: int | None,
-    allow_host: tuple[str, ...],
+    processes: int,
     tracing: bool,
     log_json: bool,
     **options: Any,
@@ -99,17 +133,72 @@ def worker(
     MODULE:ACTIONS names the `heatsink.bulk.Actions` object in an importable module: myapp:actions.
     """
     set_up(log_json)
-    table = find_actions(actions)
-    consumer = {name: options.pop(name) for name in ("workers", "workers_max", "name")}
+    names = ("workers", "workers_max", "name", "concurrency")
+    consumer = {name: options.pop(name) for name in names}
     consumer["lease_s"] = options.pop("lease")
     consumer["member_s"] = consumer["lease_s"] / 2
-    settings, hooks = settings_from(**options), tracing_hooks(tracing)
-    endpoint = None
-    if metrics_port is not None:
-        flag = "--metrics-port"
-        endpoint = Endpoint(METRICS_HOST, metrics_port, allow_hosts=allow_host, flag=flag)
-    opening = partial(_open, table, queue, store, settings, consumer, hooks)
-    run_service(partial(_run, opening, sorted(table), endpoint, log_json))
+    endpoint = _endpoint(*(options.pop(name) for name in ("host", "port", "token", "allow_host")))
+    settings = settings_from(**options)
+
+    def service(endpoint: Endpoint | None, ready: Ready | None) -> Service:
+        """Import the application, and return its worker. Each process does this for itself."""
+        table, hooks = find_actions(actions), tracing_hooks(tracing)
+        opening = partial(_open, table, queue, store, settings, consumer, hooks)
+        return partial(_run, opening, sorted(table), endpoint, log_json, ready)
+
+    if processes == 1:
+        run_service(service(endpoint, None))
+    else:
+        _supervise(processes, actions, service, endpoint, log_json)
+
+
+def _endpoint(
+    host: str, port: int | None, token: str | None, allow_hosts: tuple[str, ...]
+) -> Endpoint | None:
+    if port is None:
+        return None
+    return Endpoint(host, port, (token_of("read", token),) if token else (), allow_hosts)
+
+
+def _supervise(
+    processes: int,
+    actions: str,
+    service: Callable[[Endpoint | None, Ready], Service],
+    endpoint: Endpoint | None,
+    log_json: bool,
+) -> None:
+    """Run several worker processes until a signal."""
+    endpoints = [_endpoint_of(endpoint, number) for number in range(processes)]
+    for each in endpoints:
+        if each is not None:
+            with each.listening():  # refuses a port that is in use
+                pass
+
+    def work(number: int, ready: Ready) -> None:
+        each = endpoints[number]
+        shared = None if each is None else replace(each, is_shared=True)
+        run(service(shared, ready))
+
+    def started() -> None:
+        text = f"{processes} worker processes run {actions} (Ctrl-C stops them)"
+        port = endpoint.port if endpoint else None
+        announce(log_json, "started", text, processes=processes, port=port)
+
+    supervisor = Supervisor(processes, work, SystemClock(), "worker process")
+    if supervisor.run(started) == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+def _endpoint_of(first: Endpoint | None, number: int) -> Endpoint | None:
+    """Return where the process with this number listens: each has a port of its own."""
+    if first is None or first.port == 0:
+        return first
+    if first.port + number > PORT_MAX:
+        raise InvalidSetting(
+            f"--port {first.port} leaves no port for process {number}: choose a lower one",
+            field="port",
+        )
+    return replace(first, port=first.port + number)
 
 
 def find_actions(spec: str) -> Actions:
@@ -202,18 +291,29 @@ async def _run(
     actions: list[str],
     endpoint: Endpoint | None,
     log_json: bool,
+    ready: Ready | None,
     ending: Ending,
 ) -> None:
+    """Run the worker until a signal.
+
+    One of several processes has `ready`, which it calls when it runs. It does not end at a second
+    signal, since it may get the same one from the terminal and from its parent. The parent kills
+    it if there is a second one.
+    """
     async with AsyncExitStack() as stack:
         running = await opening(stack)
-        ending.stop = partial(_stop, running)
+        ending.stop = partial(_stop, running) if ready is None else running.stop
         fields: dict[str, Any] = {"worker": running.name, "actions": actions}
         if endpoint is not None:
-            server = MetricsServer(running, endpoint)
+            server = HealthServer(running, endpoint)
             stack.callback(server.stop)
-            fields["metrics_port"] = server.port
-        runs = f"worker {running.name} runs {', '.join(actions)} (Ctrl-C stops it)"
-        announce(log_json, "started", runs, **fields)
+            fields["port"] = server.port
+        runs = f"worker {running.name} runs {', '.join(actions)}"
+        if ready is None:
+            announce(log_json, "started", f"{runs} (Ctrl-C stops it)", **fields)
+        else:
+            tell("process.started", runs, **fields)
+            ready(fields.get("port", 0))
         await running.run()
 
 
@@ -233,15 +333,21 @@ async def _wait_for(queue: Queue, clock: Clock) -> None:
             return
 
 
-class MetricsServer:
-    """Serves /metrics in its own thread, so that it responds while handlers block the loop."""
+class HealthServer:
+    """Serves /healthz, /readyz and /metrics in its own thread.
+
+    So it responds while handlers block the event loop. Then the worker soon is not ready.
+    """
 
     def __init__(self, consumer: Consumer, endpoint: Endpoint) -> None:
-        pages = {"/metrics": (None, metrics_page(Metrics(WorkCollector(consumer))))}
+        def ready() -> dict[str, object]:
+            return {"ready": consumer.is_ready, "worker": consumer.name}
+
+        app = health_app(ready, Metrics(WorkCollector(consumer)), endpoint.guard)
         self._farewell = ExitStack()
         self._listeners = self._farewell.enter_context(endpoint.listening())
-        self._server = endpoint.server(plain_app(pages, endpoint.guard))
-        self._thread = Thread(target=self._run, name="metrics", daemon=True)
+        self._server = endpoint.server(app)
+        self._thread = Thread(target=self._run, name="health", daemon=True)
         self._thread.start()
 
     @property

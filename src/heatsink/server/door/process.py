@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
@@ -24,12 +21,13 @@ import msgspec
 
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
-from heatsink.errors import HeatsinkError, InvalidSetting, Misconfigured
+from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.primitives.checks import check_whole
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.connections import LOOPBACK_NAMES, listen
 from heatsink.server.running import Ending, run, tell
 from heatsink.server.shell import Endpoint, fast_loop, metrics_page, plain_app
+from heatsink.server.supervisor import PROCESSES_MAX, Ready, Supervisor
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
@@ -42,10 +40,6 @@ from .upstream import Spreading, Upstream, look_at, missing_at
 
 logger = logging.getLogger("heatsink")
 METRICS_HOST = "127.0.0.1"
-PROCESSES_MAX = 256
-RESTART_PAUSE_S = 1.0
-WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
-Ready = Callable[[int], None]
 
 
 class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +100,10 @@ def run_door(settings: DoorSettings, clock: Clock, rng: Callable[[], Random]) ->
     with reserved(settings) as port:
         settings = msgspec.structs.replace(settings, port=port)
         return Supervisor(
-            settings.processes, lambda n, ready: _child(settings, n, ready, clock, rng)
+            settings.processes,
+            lambda n, ready: _child(settings, n, ready, clock, rng),
+            clock,
+            "process of the door",
         ).run(lambda: tell_started(settings, port))
 
 
@@ -152,118 +149,6 @@ def reserved(settings: DoorSettings) -> Iterator[int]:
                 "another --host or --port"
             ) from None
         yield int(holder.getsockname()[1])
-
-
-class Supervisor:
-    """Starts processes, restarts those that die, and replaces all at SIGHUP.
-
-    `work` is the function that each process runs. Its arguments are the number of the process, and
-    a function to call when the process is ready.
-    """
-
-    def __init__(self, count: int, work: Callable[[int, Ready], None]) -> None:
-        self._count = count
-        self._work = work
-        self._running: dict[int, int] = {}  # numbers by process ids
-        self._leaving: set[int] = set()
-
-    def run(self, started: Callable[[], None]) -> int:
-        """Run until SIGINT or SIGTERM, and return the signal. Call `started` when all are ready.
-
-        Raises `Misconfigured` if a process cannot start.
-        """
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-        try:
-            for number in range(self._count):
-                if not self._start(number):
-                    raise Misconfigured("a process of the door could not start: see its log")
-            started()
-            return self._watch()
-        finally:
-            self._stop_all()
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _watch(self) -> int:
-        missing: list[int] = []
-        while True:
-            pause_s = RESTART_PAUSE_S if missing else 3_600.0
-            came = signal.sigtimedwait(WATCHED, pause_s)
-            if came is None:
-                missing = [number for number in missing if not self._start(number)]
-            elif came.si_signo in (signal.SIGTERM, signal.SIGINT):
-                return came.si_signo
-            elif came.si_signo == signal.SIGHUP:
-                self._replace_all()
-            missing += self._reap()
-
-    def _start(self, number: int) -> bool:
-        """Start a process, and return whether it became ready."""
-        reading, writing = os.pipe()
-        sys.stdout.flush()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            os._exit(self._in_child(number, writing))
-        os.close(writing)
-        self._running[child] = number
-        with os.fdopen(reading, "rb") as pipe:
-            return bool(pipe.read(1))
-
-    def _in_child(self, number: int, writing: int) -> int:
-        for name in (signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(name, signal.SIG_DFL if name == signal.SIGCHLD else signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-        try:
-            self._work(number, lambda _: _tell(writing))
-        except HeatsinkError as error:
-            logger.error("process %d of the door ends: %s", number, error)
-            return 1
-        except BaseException:
-            logger.exception("process %d of the door ends", number)
-            return 1
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        return 0
-
-    def _replace_all(self) -> None:
-        tell("restarting", "replacing the processes one by one")
-        for child, number in list(self._running.items()):
-            if child in self._leaving:
-                continue
-            if not self._start(number):
-                logger.error("process %d could not be replaced: the old one goes on", number)
-                continue
-            self._leaving.add(child)
-            os.kill(child, signal.SIGTERM)
-
-    def _reap(self) -> list[int]:
-        """Collect processes that ended. Returns the numbers of those that should not have."""
-        lost = []
-        while self._running:
-            child, status = os.waitpid(-1, os.WNOHANG)
-            if child == 0:
-                break
-            number = self._running.pop(child)
-            if child in self._leaving:
-                self._leaving.discard(child)
-            elif number not in self._running.values():
-                code = os.waitstatus_to_exitcode(status)
-                logger.error("process %d of the door died (%d): restarting it", number, code)
-                lost.append(number)
-        return lost
-
-    def _stop_all(self) -> None:
-        for child in self._running:
-            os.kill(child, signal.SIGTERM)
-        while self._running:
-            child, _ = os.waitpid(-1, 0)
-            self._running.pop(child, None)
-
-
-def _tell(writing: int) -> None:
-    os.write(writing, b"1")
-    os.close(writing)
 
 
 def tell_started(settings: DoorSettings, port: int) -> None:
