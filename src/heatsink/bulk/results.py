@@ -109,7 +109,7 @@ class KeptResult:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Place:
-    """A chunk: the index of its first item, how many items it has, and its number in its part."""
+    """A chunk: the index of its first item, its number of items, and its number in its part."""
 
     first: int
     size: int
@@ -196,7 +196,10 @@ def _in_order(
     found: dict[_Place, KeptChunk],
     with_items: bool,
 ) -> Iterator[KeptResult]:
-    """Return the results in chunks that overlap. Items that were moved count in their new part."""
+    """Return the results of overlapping chunks.
+
+    Of a moved item, the result in its new part counts.
+    """
     results: dict[int, KeptResult] = {}
     for place in group:
         moved = Cursor(parts[place.part].moved)

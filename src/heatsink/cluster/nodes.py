@@ -203,7 +203,7 @@ class ClusterNodes:
         return Topology(merged, trouble_of(merged, asked) or next(filter(None, ailing), ""))
 
     async def _ailment(self, node: Node) -> str:
-        """Say what is wrong with a node by its own account; empty if it is well."""
+        """Return the problem that a node reports about itself; empty if there is none."""
         try:
             replication: dict[str, Any] = await self.to(node).run("INFO", "replication")
             state = pairs_of_lines(await self.to(node).run("CLUSTER", "INFO"))

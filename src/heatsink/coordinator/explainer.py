@@ -118,7 +118,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def was_pinned(self) -> bool:
-        """Whether the number of buckets comes from a pin that was withdrawn since."""
+        """Whether the number of buckets comes from a pin that an operator has removed since."""
         decision = self.decision
         return self.pin is None and decision is not None and decision.reason.startswith(PINNED)
 

@@ -238,8 +238,8 @@ class BackgroundLoop:
         """Start a turn, unless the last turn is still running.
 
         Returns the decisions of the last turn, or raises its error. While a turn is running,
-        returns no decisions. If the turn before it failed, raises that error again, since a turn
-        that still waits for an answer does not mean that the failure is over.
+        returns no decisions. If the turn before it failed, this raises that error again: the
+        running turn has not shown yet that the failure is over.
         """
         last = self._running
         if last is not None and not last.done():

@@ -522,7 +522,7 @@ def note_for(described: Body, places: Places, name: str) -> SpreadNote:
         )
     if len(name + SUFFIX) > NAME_MAX:
         raise _unfit(
-            f"the name of index {name} is too long: the new index is called {name}{SUFFIX}"
+            f"the name of index {name} is too long: the new index would need {name}{SUFFIX}"
         )
     given = found.get("ProvisionedThroughput") or {}
     units = {one: given.get(one, 0) for one in ("ReadCapacityUnits", "WriteCapacityUnits")}
@@ -541,7 +541,7 @@ def _unfit(why: str) -> InvalidSetting:
 
 
 def _new_index(name: str, note: SpreadNote) -> Body:
-    """Return the request that creates the new index. It projects the attribute in any case."""
+    """Return the request that creates the new index. The index always projects the attribute."""
     projection = dict(note.projection)
     if projection.get("ProjectionType") != "ALL":
         extra = [*(projection.get("NonKeyAttributes") or ()), note.attribute]

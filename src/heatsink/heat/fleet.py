@@ -38,7 +38,7 @@ Z = 3.29  # standard deviations of the normal distribution that hold 99.9 %
 
 @dataclass(slots=True)
 class _Account:
-    """One server's reports that count now.
+    """The reports of one server that are in the sums now.
 
     `keys` holds the keys of its latest final report; `per_s` makes rates of their counts. `early`
     holds the counts of its early reports of the window that still runs: the units so far, the time

@@ -224,8 +224,8 @@ class Pump:
 
         The pump claims again when half of them are left. That half must last until the store
         answers. Otherwise workers would wait for claims, finish fewer items per second, and the
-        pump would claim even fewer. If items are quick, one worker alone finishes many of them in
-        this time, even if few came so far.
+        pump would claim even fewer. The number does not only follow the items per second so far:
+        while few items came, these figures are low, although a worker may be quick.
         """
         by_pace = int(self._pace.per_s * (AHEAD_S + 2 * self._answers.mean_s))
         by_time = min(int(AHEAD_S / max(self.pool.item_s, TICK_S)), QUICK_MAX)

@@ -410,7 +410,7 @@ class PlanLane:
 
 
 def _split_settings(remedy: Remedy, settings: PlanSettings, stage: PlanStage) -> SplitSettings:
-    """Return the settings of partitions. Without adaptive capacity they neither lend nor split."""
+    """Return the settings of partitions. Without adaptive capacity, they do not lend or split."""
     ceiling_s = settings.split.ceiling_s * stage.window_s
     changed = msgspec.structs.replace(settings.split, ceiling_s=ceiling_s)
     if remedy.adaptive:
