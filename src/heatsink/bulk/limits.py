@@ -370,7 +370,8 @@ class Declared(msgspec.Struct, frozen=True):
 class LimitBook:
     """The limits of one worker process, for all its partitions. `own` are those it declares.
 
-    `changed` are limits as an operator has set them. `servers` are the servers that answered last.
+    `changed` are the values that an operator has set. `servers` has the name of the server that
+    last answered for each limit.
     """
 
     own: Declared

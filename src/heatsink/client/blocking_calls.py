@@ -742,7 +742,7 @@ class BlockingSchedules:
     def get(self, name: str) -> ScheduleStatus:
         """Return a schedule with its last and its next start.
 
-        Raises `NotFound` if there is none with this name::
+        Raises `NotFound` if no schedule has this name::
 
             print(hs.schedules.get("report").last_batch)
         """

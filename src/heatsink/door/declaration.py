@@ -243,7 +243,7 @@ def described(declared: SpreadTable, description: Mapping[str, Any]) -> SpreadTa
     if kinds[declared.partition_key] != "S":
         raise InvalidSetting(
             f"the partition key {declared.partition_key} of table {declared.name} is "
-            f"{KINDS[kinds[declared.partition_key]]}: only text can carry a bucket's name",
+            f"{KINDS[kinds[declared.partition_key]]}: only a text key can contain a bucket's name",
             field="partition_key",
         )
     if kinds[declared.sort_key] != declared.sort_type:

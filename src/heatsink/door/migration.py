@@ -115,7 +115,7 @@ class Migration:
                 yield from self._begin()
             elif step in ON_THE_WAY_BACK:
                 raise InvalidSetting(
-                    f"index {self._name} is on its way back ({step}): finish that with --leave",
+                    f"index {self._name} is leaving Heatsink ({step}): first finish with --leave",
                     field="index",
                 )
             elif step == "creating":
@@ -439,7 +439,7 @@ class Migration:
                 return
         raise Unavailable(
             f"items of table {self._table} keep getting a shadow attribute of index {self._name}: "
-            "a process still runs with an old registry. Restart it, then run this again"
+            "a process still follows old decisions. Restart it, then run this again"
         )
 
     def _retired(self) -> Iterator[tuple[str, int, list[int]]]:
@@ -518,7 +518,7 @@ def note_for(described: Body, places: Places, name: str) -> SpreadNote:
         raise _unfit(f"index {name} is keyed by {hashes[0]}, a key of the table itself")
     if kinds[hashes[0]] != "S":
         raise _unfit(
-            f"the key {hashes[0]} of index {name} is no text: only text can carry a bucket's name"
+            f"the key {hashes[0]} of index {name} is not text, so it cannot contain a bucket's name"
         )
     if len(name + SUFFIX) > NAME_MAX:
         raise _unfit(

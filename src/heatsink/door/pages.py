@@ -72,7 +72,7 @@ def check_scalars(nested: Iterable[str], table: SpreadTable) -> None:
     names = set(nested)
     of_spread = any(name.startswith(RESERVED) for name in names)
     if of_spread or not table.key_attributes.isdisjoint(names):
-        raise ValidationFailed("a key attribute is no map and no list")
+        raise ValidationFailed("a key attribute is neither a map nor a list")
 
 
 def start_at(

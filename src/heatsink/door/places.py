@@ -168,7 +168,7 @@ class Places:
         self.recent.note(rule, keys.sort, layout, self._view.horizon_ms)
 
     def is_bare(self, keys: Keys) -> bool:
-        """Return whether the view alone says that an item is under the bare key, for ever."""
+        """Return whether an item is under the bare key for ever, by the present view alone."""
         rule = self.table.rule_of(keys.sort)
         if rule.time_of is None:
             return rule.buckets == 1

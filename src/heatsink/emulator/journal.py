@@ -103,7 +103,8 @@ class Journal:
         content = self._path.read_bytes()
         if content and not content.startswith(MAGIC):
             raise Misconfigured(
-                f"{self._path} is no data of the emulator: choose another --data", field="data"
+                f"{self._path} is no data of the emulator: name another file with --data",
+                field="data",
             )
         end = len(MAGIC)
         for after, record in _records(content):

@@ -146,7 +146,7 @@ async def declare(registry: Registry, table: str, given: Declared, clock: Clock)
         if agrees(view, table, given):
             return
         raise InvalidSetting(
-            f"another process declared table {table} at the same moment, and otherwise: "
+            f"at the same moment, another process declared table {table} differently: "
             f"{difference(known, given)}. Use the same declaration everywhere, and start again",
             field="rules",
         )

@@ -84,7 +84,9 @@ class Departure(msgspec.Struct, frozen=True):
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """What became of rows that were written without Heatsink. `saved` ones were deleted."""
+    """What became of strays, rows that were written without Heatsink.
+
+    Rows in `saved` were appended to a file and deleted."""
 
     moved: int
     merged: int

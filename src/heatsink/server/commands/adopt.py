@@ -148,13 +148,15 @@ def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
     steps = ("check", "moves", "policy", "completes", "leaves")
     if sum(bool(options[name]) for name in steps) > 1:
         raise InvalidSetting(
-            "--check, --move-strays, --policy, --complete and --leave are separate steps"
+            "choose one of --check, --move-strays, --policy, --complete and --leave"
         )
     of_index = [name for name in ("spreads", "keep_old", "sweeps") if options[name]]
     if of_index and options["index"] is None:
         raise InvalidSetting("--spread, --keep-old and --sweep need --index", field="index")
     if options["index"] is not None and any(options[name] for name in steps[:-1]):
-        raise InvalidSetting("with --index use --spread, --sweep or --leave", field="index")
+        raise InvalidSetting(
+            "combine --index only with --spread, --sweep or --leave", field="index"
+        )
     result = asyncio.run(_step(url, table_name, options, SystemClock()))
     if as_json or options["policy"]:
         text = msgspec.json.encode(result)

@@ -160,7 +160,7 @@ class KeyFile:
             beside.replace(self._path)
         except OSError as error:
             raise InvalidSetting(
-                f"{self._path} cannot be written ({error.strerror}): choose another --keys",
+                f"{self._path} cannot be written ({error.strerror}): name another file with --keys",
                 field="keys",
             ) from None
         self._seen = None
