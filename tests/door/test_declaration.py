@@ -66,8 +66,8 @@ def test_mixed_collections_and_keys_pass() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"AttributeDefinitions": [("pk", "N"), ("sk", "S")]}, "only text can carry"),
-        ({"AttributeDefinitions": [("pk", "B"), ("sk", "S")]}, "only text can carry"),
+        ({"AttributeDefinitions": [("pk", "N"), ("sk", "S")]}, "only a text key can contain"),
+        ({"AttributeDefinitions": [("pk", "B"), ("sk", "S")]}, "only a text key can contain"),
         ({"AttributeDefinitions": [("pk", "S"), ("sk", "N")]}, "sort_type='N'"),
         ({"KeySchema": [("pk", "HASH")]}, "has no sort key"),
         ({"KeySchema": [("sk", "HASH"), ("pk", "RANGE")]}, "partition_key is 'pk', but table"),
