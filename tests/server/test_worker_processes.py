@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -45,15 +47,27 @@ async def long(item, context):
 """
 
 
+SHORT_LIVED = """
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.running import set_up
+from heatsink.server.supervisor import Supervisor
+
+set_up(False)
+Supervisor(1, lambda number, ready: ready(0), SystemClock(), "thing").run(lambda: None)
+"""
+
+
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
     with real(RedisServer) as server:
         yield server
 
 
-def a_worker(folder: Path, redis: RedisServer, *flags: str) -> AbstractContextManager[Served]:
+def a_worker(
+    folder: Path, redis: RedisServer, *flags: str, lease_s: int = 3
+) -> AbstractContextManager[Served]:
     (folder / "myapp.py").write_text(APP)
-    queue = ("--queue", redis.url, "--relaxed", "--partitions", "4", "--lease", "3")
+    queue = ("--queue", redis.url, "--relaxed", "--partitions", "4", "--lease", str(lease_s))
     return serving(folder, "myapp:actions", *queue, *flags, command="worker")
 
 
@@ -114,7 +128,7 @@ async def test_a_signal_to_the_whole_group_lets_running_items_finish(
 ) -> None:
     """Ctrl-C and systemd signal the parent and the processes; then the parent signals them, too."""
     journal = tmp_path / "journal"
-    with a_worker(tmp_path, redis, "--processes", "2") as worker:
+    with a_worker(tmp_path, redis, "--processes", "2", lease_s=30) as worker:
         async with connect_queue(redis.url, SETTINGS) as queue:
             await queue.bulk.submit("long", [1])
             await soon(journal.exists)
@@ -144,3 +158,19 @@ def test_a_worker_is_ready_while_its_queue_answers_and_guards_its_metrics(tmp_pa
         until(lambda: answer(worker.port, "/readyz").json()["ready"] is False)
         assert answer(worker.port, "/readyz").status_code == 503
         assert answer(worker.port, "/healthz").status_code == 200
+
+
+def test_a_process_that_dies_again_and_again_is_restarted_less_and_less_often() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SHORT_LIVED], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert parent.stderr is not None
+        for pause_s in (1, 2):
+            line = parent.stderr.readline()
+            assert f"thing 0 died (0): restarting it in {pause_s} s" in line
+        parent.send_signal(signal.SIGTERM)
+        assert parent.wait(60) == 0
+    finally:
+        parent.kill()
+        parent.communicate()
