@@ -361,7 +361,7 @@ def test_the_usage_of_a_default_command_can_be_typed() -> None:
 
 def test_keys_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     words = ("door", "keys", "new", "app", "--scope", "chat", "--keys", f"{tmp_path}/none/keys")
-    assert "cannot be written (No such file or directory): choose another --keys" in said(
+    assert "cannot be written (No such file or directory): name another file with --keys" in said(
         run(*words), code=2
     )
 

@@ -149,8 +149,9 @@ def is_thawed(registry: Registry) -> bool:
     """Return whether this process stood still for so long that its view is out of date.
 
     While a process follows the registry, the horizon of its view is ahead of now. A frozen process,
-    such as a Lambda function between two calls, does not follow the registry. A view that was just
-    renewed is not renewed again, even if no process advances the closed time.
+    such as a Lambda function between two calls, does not follow the registry. If no process
+    advances the closed time, a view that was just renewed may also be out of date. Then this
+    returns False, since another renewal is useless.
     """
     if registry.view.horizon_ms >= registry.now_ms():
         return False

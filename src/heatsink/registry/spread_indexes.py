@@ -19,7 +19,7 @@ A value of a spread index has a layout of its own, as a key of a table has. Afte
 buckets has fallen, a sweep moves the items of retired buckets. A second kind of note counts the
 sweeps that found a value's retired buckets empty.
 
-A note is the pin of a reserved subject to one bucket, as notes on adoption are.
+The registry stores a note in the text of a pin, whose subject is reserved for notes.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _unknown(ctx: click.Context, file: str, name: str, is_table: bool) -> str:
 
 
 def name_the_source(error: click.BadParameter) -> None:
-    """Change the error of a value that is not from a flag: name its variable, or its file."""
+    """If a wrong value is not from a flag, name its variable or its file in the error."""
     ctx, param = error.ctx, error.param
     if ctx is None or param is None or param.name is None:
         return
