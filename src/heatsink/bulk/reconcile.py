@@ -138,7 +138,7 @@ def _never_reached(error: Retryable) -> str:
 
 
 async def check_known(stores: QueueStores, patience: Patience, wanted: Batch) -> list[str]:
-    """Return the announced actions. Raise `InvalidSetting` if they lack one of this batch's.
+    """Return the announced actions. Raise `InvalidSetting` if an action of the batch is missing.
 
     Without announced actions, every action is allowed, and so is every accepted batch.
     """

@@ -183,7 +183,7 @@ class Balancer:
 
 
 def moved_in(load: ClusterLoad, report: MoveReport) -> ClusterLoad:
-    """Return the load that the nodes have after the moves of a report."""
+    """Return the load that the nodes will have when the moves in a report are done."""
     if report.error:
         return load
     moved, target = frozenset(report.job.slots), report.job.target

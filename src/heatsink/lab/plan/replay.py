@@ -157,7 +157,7 @@ class ReplayOutcome(msgspec.Struct, frozen=True):
 
     @property
     def cost_factor(self) -> float:
-        """The cost of the served requests, relative to that of the same requests without a remedy.
+        """The cost of the served requests, divided by what they would cost without a remedy.
 
         A table without a remedy may throttle some requests. Here it is priced as if it served
         them all.

@@ -295,7 +295,7 @@ class _Server:
         self._connected = int(about["connected_slaves"])
 
     async def _outwait(self, about: Mapping[str, Any]) -> None:
-        """Wait until an fsync has ended that started after `about`, a reply to INFO, was read.
+        """Wait for the end of an fsync that started after INFO had returned the reply `about`.
 
         Raises `Unavailable` if the server restarted or the fsync takes too long.
         """
