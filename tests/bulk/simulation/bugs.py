@@ -31,7 +31,7 @@ from heatsink.bulk.store import (
 )
 from heatsink.bulk.submit import Submission
 from heatsink.bulk.work.consumer import Housekeeping
-from heatsink.bulk.work.held import HomeClock
+from heatsink.bulk.work.held import HomeClock, Lanes
 from heatsink.bulk.work.pump import Pump
 from heatsink.primitives import slot_time
 from heatsink.primitives.slot_time import SlotEvidence, SlotTime
@@ -627,4 +627,18 @@ def a_place_taken_back_by_a_late_call() -> Iterator[None]:
 def a_waiting_item_that_holds_up_others() -> Iterator[None]:
     """A place that is offered to a holder that has died stays offered to it."""
     with patch("heatsink.stores.memory.queue.places.OFFER_MS", float("inf")):
+        yield
+
+
+@scenario_bug
+def a_pump_that_ends_while_a_handler_runs() -> Iterator[None]:
+    """Nobody renews the places of items whose lease was lost, and their handlers go on."""
+    with patch.object(Pump, "is_empty", property(lambda self: not len(self._ledger))):
+        yield
+
+
+@scenario_bug
+def items_without_places_that_take_up_the_room() -> Iterator[None]:
+    """They wait for a place, and the items that have one wait to be claimed."""
+    with patch.object(Lanes, "startable", Lanes.held):
         yield

@@ -1,17 +1,22 @@
 """Scenarios about places at limits, and the bug that each of them finds.
 
-They talk to the home of a limit directly, so that they cost little and always play the same.
+Most of them talk to the home of a limit directly, so that they cost little and always play the
+same. The others have one worker, on virtual time.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
-from heatsink.bulk import Limit
+from heatsink.bulk import Context, Limit
 from heatsink.bulk.limits import Ask, HoldRequest, Offer
 from heatsink.bulk.work.places import rule_of
+from heatsink.errors import Overloaded
 from heatsink.stores.memory.queue.places import MemoryPlaces
 from heatsink.testing import ManualClock
+from tests.bulk.world import World
 
 LEASE_MS = 10_000
 ONE = Limit("one", running=1)
@@ -72,6 +77,65 @@ async def a_waiting_item_that_holds_up_others() -> None:
     assert await home.ask("c", 2, want=1) == 1
 
 
+async def announced(world: World) -> None:
+    """Wait until a worker has announced its limits."""
+    while not (await world.server.places.declared()).limits:
+        await world.clock.sleep(0.1)
+
+
+async def a_pump_that_ends_while_a_handler_runs() -> None:
+    """The item's lease is lost, and the worker gives its partition up and gets it again."""
+    world = World(partitions=1)
+    now = most = 0
+
+    @world.action(limits=[ONE])
+    async def send(_item: int, _: Context) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(20.0)
+        now -= 1
+
+    async with world.consumer(lease_s=4.0, workers=1) as consumer:
+        await announced(world)
+        batch = await world.bulk.submit("send", [1])
+        while not now:
+            await world.clock.sleep(0.1)
+        pump, queue = consumer._pumps[0], world.server.queue.held(0)
+        for attempt, lease in list(queue.leases.items()):
+            queue._lose(attempt, lease, lease.until_ms)
+        while len(pump._ledger):
+            await world.clock.sleep(0.1)
+        await consumer._hand_off(0)
+        assert (await world.bulk.wait(batch.id, timeout_s=120.0)).done == 1
+    assert most == 1
+
+
+async def items_without_places_that_take_up_the_room() -> None:
+    """A batch from before any worker waits at a full limit; another batch has its place."""
+    world = World(partitions=1)
+
+    @world.action(limits=[ONE])
+    async def waits(_item: int, _: Context) -> None:
+        pass
+
+    @world.action(limits=[Limit("other", running=1)])
+    async def runs(_item: int, _: Context) -> None:
+        pass
+
+    rule = rule_of(ONE, world.clock.now_s())
+    request = HoldRequest("one", rule, "x", 1, 3_600_000, [Ask("", running=1)], bell=0)
+    await world.server.places.hold(request)
+    await world.bulk.submit("waits", [1])
+    async with world.consumer(workers=1):
+        await announced(world)
+        producer = world.bulk_of(world.process("later"))
+        batch = await producer.submit("runs", range(3))
+        with suppress(Overloaded):
+            await producer.wait(batch.id, timeout_s=30.0)
+        assert (await producer.status(batch.id)).done == 3
+
+
 PLACE_SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -79,5 +143,7 @@ PLACE_SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
         a_release_that_wakes_nobody,
         a_place_taken_back_by_a_late_call,
         a_waiting_item_that_holds_up_others,
+        a_pump_that_ends_while_a_handler_runs,
+        items_without_places_that_take_up_the_room,
     )
 }

@@ -511,6 +511,16 @@ class Lanes:
     def held(self) -> int:
         return sum(len(lane.items) for lane in self._lanes.values())
 
+    @property
+    def startable(self) -> int:
+        """How many items here may get a worker: those that wait for a place at a limit do not.
+
+        If they counted, they would take up the room of items whose lane has places already, and
+        both would wait for ever.
+        """
+        lanes = self._lanes.values()
+        return sum(min(len(e.items), e.permits) if e.needs else len(e.items) for e in lanes)
+
     # -- starting --------------------------------------------------------------------------
 
     def take(self, together: Callable[[str], int]) -> list[Place]:

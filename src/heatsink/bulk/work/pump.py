@@ -179,7 +179,7 @@ class Pump:
         """Claim once if workers have room. Returns the seconds to wait before the next call."""
         now_s = self._clock.monotonic_s()
         self._pace.learn(self.pool.finished, now_s)
-        lacking, want = self._lanes.lacking(self._room() - self._lanes.held), self._want()
+        lacking, want = self._lanes.lacking(self._room() - self._lanes.startable), self._want()
         is_worth_it = want > 0 and (self._has_more or now_s >= self._look_s)
         if not lacking and not is_worth_it:
             return self._until_next() or self._until_room()
@@ -456,7 +456,11 @@ class Pump:
 
     @property
     def is_empty(self) -> bool:
-        return not len(self._ledger)
+        """Whether this process holds no items of the partition, and none of its handlers runs.
+
+        The handler of an item whose lease was lost still has its places at limits.
+        """
+        return not len(self._ledger) and not self.pool.busy
 
 
 class Pace:
