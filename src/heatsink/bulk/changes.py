@@ -178,8 +178,9 @@ def short(batch: Batch, part: str, missing: Sequence[Span]) -> Batch:
 
 
 def found_again(batch: Batch, part: str) -> Batch:
-    """Return the record after a lost part is back, for example from a backup of the server. The
-    part no longer counts as lost or ended.
+    """Return the record after a lost part is back, for example from a backup of the server.
+
+    The part no longer counts as lost or ended.
     """
     place = next((place for place in batch.parts if place.id == part), None)
     end = next((end for end in batch.ends if end.part == part), None)
