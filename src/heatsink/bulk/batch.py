@@ -318,7 +318,7 @@ def encoded(index: int, item: object, bytes_max: int = ITEM_BYTES_MAX) -> bytes:
 
 
 def encoded_value(value: object) -> tuple[bytes, str | None]:
-    """Encode a value. Also say where it would be decoded as another type; None if nowhere.
+    """Encode a value. Also return where decoding would change a type; None if nowhere.
 
     Raises one of `UNENCODABLE` if the value cannot be encoded.
     """

@@ -76,7 +76,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Departure(msgspec.Struct, frozen=True):
-    """The result of a move back. `conflicts` are rows that another program has also written."""
+    """The result of moving all rows back. `conflicts` are rows that another program also wrote."""
 
     moved: int
     merged: int
