@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heatsink.bulk import Context
+from heatsink.bulk import Context, Limit
 from heatsink.bulk.work.consumer import ConsumerSettings
 from heatsink.errors import InvalidSetting
 
@@ -81,6 +81,28 @@ async def test_items_of_a_rated_batch_wait_for_room_and_all_run() -> None:
         assert (await bulk.wait(rated.id, 30.0)).done == 40
         assert (await bulk.wait(other.id, 30.0)).done == 40
     assert counted.most == 2
+
+
+@on_virtual_time
+async def test_items_with_a_limit_wait_for_room_beside_others() -> None:
+    counted = Counted()
+    bulk = counted.world.bulk
+
+    @counted.world.action(limits=[Limit("two", running=2, per="tenant")])
+    async def limited(item: Any, context: Context) -> None:
+        await asyncio.sleep(0.1)
+        await counted.world.note(item, context)
+
+    async with counted.world.consumer(workers=8, concurrency=3):
+        while not (await counted.world.server.places.declared()).limits:
+            await asyncio.sleep(0.1)
+        batches = [
+            await bulk.submit(action, range(10), tenant=f"t{number % 3}")
+            for number in range(6)
+            for action in ("limited", "slow")
+        ]
+        for batch in batches:
+            assert (await bulk.wait(batch.id, 60.0)).done == 10
 
 
 @on_virtual_time
