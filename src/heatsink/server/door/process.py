@@ -200,7 +200,13 @@ async def _serve(
         gate = Gate(upstream, settings.limits, clock, rng, guard, settings.allow_hosts)
         _add_pages(gate, hs, is_local=guard is None)
         if settings.metrics_port is not None:
-            await _serve_metrics(settings.metrics_port, gate, hs, stack)
+            endpoint = Endpoint(
+                METRICS_HOST,
+                settings.metrics_port,
+                flag="--metrics-port",
+                is_shared=ready is not None,  # with the process that this one replaces
+            )
+            await _serve_metrics(endpoint, gate, hs, stack)
         stopped = asyncio.Event()
         await gate.start(listeners, tls_of(settings.tls))
         stack.push_async_callback(gate.end)
@@ -226,8 +232,9 @@ def _add_pages(gate: Gate, hs: Heatsink | None, is_local: bool) -> None:
         gate.pages["/metrics"] = lambda: (200, metrics.text())
 
 
-async def _serve_metrics(port: int, gate: Gate, hs: Heatsink | None, stack: AsyncExitStack) -> None:
-    endpoint = Endpoint(METRICS_HOST, port, flag="--metrics-port")
+async def _serve_metrics(
+    endpoint: Endpoint, gate: Gate, hs: Heatsink | None, stack: AsyncExitStack
+) -> None:
     listeners = stack.enter_context(endpoint.listening())
     pages = {"/metrics": (None, metrics_page(metrics_of(gate, hs)))}
     server = endpoint.server(plain_app(pages, endpoint.guard))
