@@ -134,6 +134,14 @@ def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = 
     return replace(batch, state=final_state(batch, ends), ended_ms=now_ms)
 
 
+def has_end(record: Batch | None, end: PartEnd) -> bool:
+    """Return whether adding the end would change nothing, or there is no record to add it to.
+
+    If Redis has lost the change that added the end, it must be added again.
+    """
+    return record is None or with_end(record, end, 0) is record
+
+
 def concluded(batch: Batch, end: PartEnd, now_ms: int) -> Batch | None:
     """Return the record of a batch of one item after its item was done.
 

@@ -389,7 +389,7 @@ class Reconciler:
         counted = await asyncio.gather(*(self._record_end(partition, end) for end in sure))
         recorded = [end for end, is_counted in zip(sure, counted, strict=True) if is_counted]
         known = await self._conclude(sorted({end.batch for end in recorded}))
-        return [end for end in recorded if end.batch in known]
+        return [e for e in recorded if e.batch in known and changes.has_end(known[e.batch], e)]
 
     async def _record_end(self, partition: int, end: PartEnd) -> bool:
         try:
@@ -429,18 +429,18 @@ class Reconciler:
         found = place.at(gaps)
         return found if total(found) >= lost else place.spans
 
-    async def _conclude(self, ids: Sequence[str]) -> set[str]:
+    async def _conclude(self, ids: Sequence[str]) -> dict[str, Batch | None]:
         """Make the records of these batches durable.
 
-        If a batch has ended, also submit its callback and let its record expire. Returns the ids of
-        the batches for which this succeeded, and of batches without a record.
+        If a batch has ended, also submit its callback and let its record expire. Returns the
+        durable records of the batches for which this succeeded; None for one without a record.
         """
         if not ids:
-            return set()
+            return {}
         found = await self._patience.call(self._stores.barrier.batches, ids)
         told = await asyncio.gather(*(self._end(batch) for batch in found if batch))
-        gone = {id for id, batch in zip(ids, found, strict=True) if batch is None}
-        return gone | {id for id in told if id}
+        records = dict(zip(ids, found, strict=True))
+        return {id: batch for id, batch in records.items() if batch is None or id in told}
 
     async def _end(self, batch: Batch) -> str:
         try:

@@ -400,6 +400,13 @@ def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
         yield
 
 
+@scenario_bug
+def an_end_forgotten_though_its_record_went_back() -> Iterator[None]:
+    """The partition forgets every end that was added, and nobody submits the batch's callback."""
+    with patch.object(changes, "has_end", lambda *_: True):
+        yield
+
+
 # -- batches of one item --------------------------------------------------------------------------
 
 

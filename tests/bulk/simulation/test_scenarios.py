@@ -6,7 +6,7 @@ comes late. Each scenario must hold, and find the bug that it is about.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import Random
 from unittest.mock import patch
@@ -15,10 +15,11 @@ import pytest
 from msgspec.structs import replace
 
 from heatsink.bulk import Bulk, BulkSettings
+from heatsink.bulk.batch import Batch
 from heatsink.bulk.moving import ANY_VERSION, Mover
 from heatsink.bulk.plan import Move, Spot, founding
-from heatsink.bulk.reconcile import routed
-from heatsink.bulk.store import Chunk, Part, QueueStores
+from heatsink.bulk.reconcile import Reconciler, routed
+from heatsink.bulk.store import Chunk, ClaimRequest, Outcome, Part, QueueStores
 from heatsink.bulk.submit import Submission
 from heatsink.errors import Conflict, Overloaded
 from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
@@ -178,6 +179,30 @@ async def a_version_that_is_compared_without_its_tag() -> None:
     assert await batches.get("a") == kept
 
 
+async def an_end_forgotten_though_its_record_went_back() -> None:
+    """The home loses the end while its record is made durable, and the read is repeated."""
+    queue, conclude = Queue(), Reconciler._conclude
+    stores, bulk = queue.process(), queue.bulk()
+    await bulk.submit("mail", [1, 2], id="a")
+    record = await stores.batches.get("a")
+    assert record is not None
+    spot, lease_ms = record.parts[0].partition, 10_000
+    assert await stores.fleet.own(spot, "me", 60_000)
+    claimed = await stores.queue.claim(spot, ClaimRequest("me", "x", 2, lease_ms, {}, []))
+    outcomes = [Outcome(each.attempt, "d" * each.count, 1, []) for each in claimed.slices]
+    await stores.queue.settle(spot, outcomes, [], lease_ms)
+    ends = (await stores.queue.chores(spot, [])).ends
+    await stores.barrier.parts(record.parts)
+
+    async def after_a_loss(self: Reconciler, ids: Sequence[str]) -> dict[str, Batch | None]:
+        queue.lose(0)
+        return await conclude(self, ids)
+
+    with patch.object(Reconciler, "_conclude", after_a_loss):
+        assert await bulk.reconciler.record_ends(spot, ends) == []
+    assert await bulk.reconciler.record_ends(spot, ends) == ends
+
+
 SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = PLACE_SCENARIOS | {
     scenario.__name__: scenario
     for scenario in (
@@ -189,6 +214,7 @@ SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = PLACE_SCENARIOS | {
         a_new_place_that_is_cleared_again,
         a_generation_for_all_submissions,
         a_version_that_is_compared_without_its_tag,
+        an_end_forgotten_though_its_record_went_back,
     )
 }
 
