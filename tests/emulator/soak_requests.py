@@ -119,9 +119,9 @@ class Soak:
         self._inside = InProcess(EngineSettings(write_limit=1e9, read_limit=1e9), seed)
         self._outside = OverSocket(dynamodb, self._rng)
         for body in tables():
-            for send in (self._inside, self._outside):
-                status, answer = send(API + "CreateTable", body)
-                assert status == 200, answer
+            status, answer = self._inside(API + "CreateTable", body)
+            assert status == 200, answer
+            dynamodb.client().create_table(**msgspec.json.decode(body))
         self.counts: Counter[str] = Counter()
         self.slowest_s = 0.0
 
