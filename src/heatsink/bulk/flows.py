@@ -160,7 +160,7 @@ async def _done(batch: Batch, lap: int, ask: Ask) -> Items:
                 yield value
     done = sum(end.done for end in batch.ends)
     if count < done:  # more, if a later lap has begun
-        raise Unavailable(f"only {count:,} results were found of {done:,} items that are done")
+        raise Unavailable(f"{done:,} items are done, but only {count:,} results were found")
 
 
 def _list_of(result: KeptResult) -> list[Any]:

@@ -238,8 +238,8 @@ async def carry_out_each(
             planned = primaries
             if len(job.slots) > mover.room():
                 raise Unsafe(
-                    "the budget of slots for this hour is used up, or it is outside the hours: "
-                    "the rest moves later"
+                    "the rest moves later: the budget of slots for this hour is used up, or the "
+                    "present time is outside the hours in which slots may move"
                 )
             await mover.carry_out(job, topology)
         except HeatsinkError as error:

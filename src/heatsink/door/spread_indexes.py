@@ -225,7 +225,10 @@ class SpreadIndex:
         return changed
 
     def reaches_into(self, parameters: Body) -> bool:
-        """Return whether an expression has a path into the attribute; no key allows this."""
+        """Return whether an expression has a path into the index's attribute, such as `a.b`.
+
+        DynamoDB refuses such a path, since the value of a key attribute has no parts.
+        """
         names = parameters.get(NAMES)
         aliases = [self._word.pattern]
         if isinstance(names, dict):

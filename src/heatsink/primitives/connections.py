@@ -253,7 +253,7 @@ class Bounded:
     def was_stirred(self) -> bool:
         """Return whether a request was answered since the last call of `release`.
 
-        If so, the connection counts as idle from now on.
+        If so, the connection's idle time starts again now.
         """
         stirred, self._stirred = self._stirred, False
         if stirred:

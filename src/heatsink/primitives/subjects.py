@@ -15,7 +15,7 @@ OWN = "\0"
 
 
 class Kind(StrEnum):
-    """The kinds of subjects. A subject has a kind, and a name that is unique in its kind."""
+    """What a decision is about, for example a user's key. Each name is unique in its kind."""
 
     KEY = "key"
     """A user's key."""
