@@ -87,15 +87,19 @@ def check_ended(
     if len({*done, *failed}) < len(done) + len(failed) and not is_broken:
         raise Violation(f"an item of {record.id} has results in two parts")
     cancelled = 0
+    ends = {end.part: (end.done, end.failed, end.cancelled) for end in record.ends}
     for place in record.parts:
         share = held(server, place.partition).shares.get(place.id)
         if share is None and (is_broken or (record.state == "done" and record.items == 1)):
             continue  # it was lost after its end was recorded, or forgotten with its end
+        counts = share and (share.done, share.failed, share.cancelled)
+        if is_broken and counts != ends.get(place.id):
+            continue  # it went back in time after its end was recorded, and ended in another way
         if share is None or share.size - share.lost != place.items - total(place.missing):
             raise Violation(f"a part of {record.id} has lost items: {share and share.size}")
         cancelled += share.cancelled
-    ends = [(end.done, end.failed, end.cancelled) for end in record.ends]
-    recorded = tuple(sum(column) for column in zip(*ends, strict=True)) if ends else (0, 0, 0)
+    all_ends = [(end.done, end.failed, end.cancelled) for end in record.ends]
+    recorded = tuple(map(sum, zip(*all_ends, strict=True))) or (0, 0, 0)
     found = (len(done), len(failed), cancelled)
     if sum(recorded) + record.lost != record.items or (recorded != found and not is_broken):
         raise Violation(f"{record.id} of {record.items} says {recorded}, the items say {found}")
