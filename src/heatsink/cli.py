@@ -125,6 +125,9 @@ class Commands(click.Group):
         return name, command, rest
 
     def main(self, *args: Any, **extra: Any) -> Any:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # the shell closed it: heatsink … >&-
+                setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows ? for other characters
             if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
                 stream.reconfigure(errors="replace")

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from heatsink.cli import main
-from heatsink.lab.commands import check_page
+from heatsink.lab.commands import check_page, show
 from heatsink.lab.report import Chart, Figure, LabReport, ReportTable, Series, to_html
 
 REPORT = LabReport(
@@ -52,6 +54,15 @@ def test_a_page_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -
     assert result.exit_code == 2
     assert result.output.splitlines()[-1].startswith(f"heatsink: --out '{out}' cannot be written: ")
     assert "beside it, other tenant" not in result.output  # nothing was run
+
+
+def test_a_page_is_written_although_nobody_reads_the_output(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    out = tmp_path / "page.html"
+    with os.fdopen(write, "w") as closed, redirect_stdout(closed), pytest.raises(SystemExit):
+        show(REPORT, out, "heatsink lab test")
+    assert "<h1>Items" in out.read_text()
 
 
 def test_a_page_that_is_there_is_kept_until_there_is_a_new_one(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ async def test_a_table_that_does_not_exist_is_not_adopted(endpoint: str, tmp_pat
     for url, table in ((registry, "chat"), (registry, elsewhere), (files, elsewhere)):
         result = await run_elsewhere("adopt", url, table)
         assert result.exit_code == 0, result.stderr
-        assert result.stdout.startswith("chat: adoption is not complete")
+        assert result.stdout.startswith("chat: no program has declared this table")
 
 
 @pytest.mark.parametrize("ids", [Uuid7(), Ulid(), Snowflake(epoch_ms=1_000)])
@@ -353,6 +353,12 @@ def test_a_full_disk_is_one_line() -> None:
         )
     line = "heatsink: the output cannot be written: No space left on device\n"
     assert (ended.returncode, ended.stderr) == (1, line)
+
+
+def test_a_closed_output_is_no_error() -> None:
+    shell = ["sh", "-c", '"$@" >&-', "sh", *PROGRAM, "completion", "bash"]
+    ended = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_the_usage_of_a_default_command_can_be_typed() -> None:

@@ -21,12 +21,13 @@ from msgspec import Meta
 
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.validation import what_is_wrong
+from heatsink.primitives.words import did_you_mean
 from heatsink.stores.dynamodb.wire.errors import SERVICE, THROTTLING, EngineError, ValidationFailed
 from heatsink.stores.dynamodb.wire.values import admit, kind_of, native
 
 from .adaptation import Adaptation
 from .capacity.policy import Isolate, Split
-from .engine import API, Engine
+from .engine import OPERATIONS, REFUSED, Engine
 from .rows import token_of
 from .units import Throughput
 
@@ -125,6 +126,9 @@ class Control:
         return HTTPStatus.OK, _encode(found or {})
 
     def fail(self, wanted: Fail) -> None:
+        name = wanted.operation
+        if name is not None and name not in FAILING:
+            raise ValidationFailed(f"there is no operation {name!r}: {did_you_mean(name, FAILING)}")
         self.faults.append(wanted)
 
     def throttle(self, wanted: Throttle) -> dict[str, Any]:
@@ -164,7 +168,7 @@ class Control:
 
     def fault(self, target: str, body: bytes) -> Fail | None:
         """Return the fault that this request must show, and count it."""
-        operation = target.removeprefix(API)
+        operation = _name_of(target)
         for fault in self.faults:
             if fault.operation not in (None, operation) or not _concerns(fault.table, body):
                 continue
@@ -194,6 +198,15 @@ class Control:
                 f"key must have the type of {part.name}, {part.kind}, not {kind_of(value)}"
             )
         return token_of(native(value))
+
+
+def _name_of(target: str) -> str:
+    """Return the name of the operation in a header X-Amz-Target, whichever API it belongs to."""
+    return target.rpartition(".")[2]
+
+
+FAILING = sorted({*map(_name_of, OPERATIONS), *REFUSED})
+"""The operations that can be made to fail: also those that the emulator does not support."""
 
 
 def _numbered(partitions: Any, number: int | None) -> Any:

@@ -33,8 +33,14 @@ TIMES_MAX = 100  # the largest size of an experiment, as a multiple of its defau
 
 
 def show(report: LabReport, page: Path, command: str) -> None:
+    """Write the page, then print the report: `heatsink plan | head -1` closes the pipe early."""
     from rich.console import Console
 
+    verb, failure = "Replaced" if page.is_file() else "Wrote", None
+    try:
+        write_page(report, page, command)
+    except InvalidSetting as error:
+        failure = error  # the figures took minutes: print them first
     console = Console()
     console.print(f"\n[bold]{report.title}[/bold]")
     for figure in report.figures:
@@ -42,8 +48,8 @@ def show(report: LabReport, page: Path, command: str) -> None:
     console.print()
     for table in report.tables:
         console.print(_table(table.title, table.columns, [map(shown, row) for row in table.rows]))
-    verb = "Replaced" if page.is_file() else "Wrote"
-    write_page(report, page, command)
+    if failure is not None:
+        raise failure
     console.print(f"{verb} the page {page}", soft_wrap=True, highlight=False)
 
 
@@ -287,6 +293,6 @@ def _show(report: LabReport, out: Path | None, options: str) -> None:
     if not meta[AS_JSON]:
         show(report, out or Path(f"lab-{report.name}.html"), command)
         return
-    click.echo(msgspec.json.encode(report).decode())
     if out is not None:
         write_page(report, out, command)
+    click.echo(msgspec.json.encode(report).decode())

@@ -231,6 +231,9 @@ def test_strays_are_moved_into_place_and_nothing_is_lost(place: Place, tmp_path:
     assert result.exit_code == 1
     assert "1 stray row moved into place, 1 were there already" in result.stdout
     assert "conflict" in result.stdout
+    result = place.run("--move-strays", *tables, "--strays-to", str(tmp_path / "none" / "s"))
+    assert result.exit_code == 2
+    assert re.fullmatch(r"heatsink: --strays-to '\S+' cannot be written: .*\n", result.stderr)
     strays = tmp_path / "strays.jsonl"
     result = place.run("--move-strays", *tables, "--strays-to", str(strays))
     assert result.exit_code == 0, result.output

@@ -29,7 +29,7 @@ from heatsink.registry.adoption import (
     trials,
 )
 from heatsink.registry.decisions import View
-from heatsink.registry.declarations import check
+from heatsink.registry.declarations import check, recorded
 from heatsink.registry.registry import Registry
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
@@ -63,6 +63,7 @@ class Ahead(msgspec.Struct, frozen=True):
 class Standing(msgspec.Struct, frozen=True):
     """How far the adoption of a table is. `would` are the keys that a dry run would have spread.
 
+    `is_declared` is false if the registry knows nothing of the table: no program has used it.
     `ahead` are items of these keys whose time is in the future. When this time has come, Heatsink
     would look for these items in other places.
     """
@@ -73,6 +74,7 @@ class Standing(msgspec.Struct, frozen=True):
     spread_keys: int
     would: list[Would]
     ahead: list[Ahead] = []
+    is_declared: bool = True
 
 
 class Departure(msgspec.Struct, frozen=True):
@@ -122,7 +124,9 @@ def standing_of(view: View, table: str) -> Standing:
     ]
     would.sort(key=lambda one: (-one.buckets, one.partition_key))
     complete = None if since_ms == float("inf") else int(since_ms)
-    return Standing(table, state, complete, len(spread_keys(view, table)), would)
+    is_declared = recorded(view, table) is not None or bool(would)
+    spread = len(spread_keys(view, table))
+    return Standing(table, state, complete, spread, would, is_declared=is_declared)
 
 
 async def dated_ahead(

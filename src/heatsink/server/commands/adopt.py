@@ -262,7 +262,15 @@ async def _moved(
 ) -> Repair:
     if path is None:
         return await move_strays(registry, address, table, clock, None)
-    with path.open("ab") as file:
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise InvalidSetting(
+            f"--strays-to {str(path)!r} cannot be written: {error.strerror}. Name a file in a "
+            "folder that exists and that you may write to",
+            field="strays_to",
+        ) from None
+    with file:
 
         def save(row: dict[str, Any]) -> None:
             file.write(msgspec.json.encode(row) + b"\n")
@@ -331,7 +339,13 @@ def _print_standing(standing: Standing) -> None:
         "append-only": "declared append-only: keys are spread while other programs write.",
         "leaving": "leaves Heatsink: processes refuse it.",
     }
-    click.echo(f"{standing.table}: {words[standing.state]}")
+    said = words[standing.state]
+    if standing.state == "dry run" and not standing.is_declared:
+        said = (
+            "no program has declared this table. Attach Heatsink to the programs that write it, "
+            "or check the table's name and the registry's URL."
+        )
+    click.echo(f"{standing.table}: {said}")
     if standing.spread_keys:
         click.echo(f"{counted(standing.spread_keys, 'key')} had several buckets so far.")
     if standing.state == "dry run" and standing.would:
