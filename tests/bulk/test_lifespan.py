@@ -13,7 +13,7 @@ import pytest
 
 from heatsink.bulk import Actions, Bulk, BulkSettings, Context, Fail, Retry
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
-from heatsink.errors import InvalidSetting
+from heatsink.errors import Conflict, InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import context, run
@@ -123,6 +123,19 @@ async def test_plain_middleware_is_entered_in_the_thread_of_a_plain_handler() ->
         await bulk.wait(batch.id, 10.0)
     assert len(threads) == 3
     assert set(threads) == {"heatsink-handler"}
+
+
+async def test_a_worker_runs_once() -> None:
+    clock = SystemClock()
+    stores = MemoryQueueServer(clock).stores()
+    bulk = Bulk(stores, BulkSettings(partitions=1), clock, Random(1))
+    consumer = Consumer(stores, bulk, Actions(), ConsumerSettings(), "one", clock, Random(2))
+    async with _running(consumer):
+        await asyncio.sleep(0)
+        with pytest.raises(Conflict, match="make another one"):
+            await consumer.run()
+    with pytest.raises(Conflict, match="make another one"):
+        await consumer.run()
 
 
 @asynccontextmanager

@@ -139,6 +139,7 @@ class Receipt:
         ({1, 2}, "the value is a set"),
         ({"id": UUID(int=1)}, "the value['id'] is a UUID"),
         (object(), "the result cannot be kept"),
+        ([float("nan")], "the result cannot be kept (nan is not a JSON value)"),
         ("x" * 101, "it has 103 bytes, more than 100"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import repeat
@@ -420,11 +420,32 @@ async def test_items_arrive_as_they_were_submitted_and_tuples_as_lists() -> None
     world = World()
     items = [{"a": [1, None, True, 1.5, b"x"]}, "text", -(2**63), 2**64 - 1, {7: "seven"}]
     async with world.consumer():
-        batch = await world.bulk.submit("note", [*items, (1, (2,)), float("nan")])
+        batch = await world.bulk.submit("note", [*items, (1, (2,)), 1.5e308])
         await world.bulk.wait(batch.id, 60.0)
     ran = [item for _, item, _ in world.ran]
     assert all(item in ran for item in [*items, [1, [2]]])
     assert len(ran) == len(items) + 2
+
+
+@dataclass
+class Price:
+    euros: float
+
+
+@pytest.mark.parametrize(
+    ("item", "shown"),
+    [
+        (float("nan"), "nan"),
+        ({"price": [1.0, float("inf")]}, "inf"),
+        ((1, {float("-inf"): 2}), "-inf"),
+        (Price(float("nan")), "nan"),
+    ],
+)
+async def test_numbers_that_json_does_not_have_are_refused(item: object, shown: str) -> None:
+    for items in ([item], [item, 2]):
+        complaint = f"item 0 cannot be stored .{shown} is not a JSON value"
+        with pytest.raises(InvalidBody, match=complaint):
+            await World().bulk.submit("note", items)
 
 
 @on_virtual_time

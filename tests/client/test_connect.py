@@ -102,6 +102,7 @@ def test_a_bad_url_is_refused_with_examples(url: Any, complaint: str) -> None:
         ("redis+cluster:a,b", "two slashes: use redis://host"),
         ("redis:///0", "names no host"),
         ("file:///queue", "must be a URL like"),
+        ("amqp://x", "must be a URL like"),
     ],
 )
 def test_a_bad_url_of_a_queue_is_refused_before_anything_is_made(
@@ -110,7 +111,9 @@ def test_a_bad_url_of_a_queue_is_refused_before_anything_is_made(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidSetting, match=complaint) as refusal:
         connect_queue(url)
-    assert "secret" not in str(refusal.value)
+    with pytest.raises(InvalidSetting, match=complaint) as same:
+        heatsink.connect("memory://", queue=url)
+    assert "secret" not in f"{refusal.value} {same.value}"
     assert not list(tmp_path.iterdir())
 
 

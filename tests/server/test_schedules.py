@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from heatsink import connect
+from heatsink.bulk import Actions
 from heatsink.cli import main
+from heatsink.errors import InvalidSetting
 from tests.processes import Served, serving
-from tests.waiting import until
+from tests.waiting import soon, until
 
 ACTIONS = """
 from heatsink.bulk import Actions
@@ -97,3 +101,20 @@ def test_a_wrong_schedule_is_refused(server: Served, order: tuple[str, ...], why
     refused = run("schedules", "set", "wrong", "count", *order, "--server", server.url)
     assert refused.exit_code == 2
     assert why in refused.stderr
+
+
+async def test_an_action_that_no_worker_has_announced_is_refused() -> None:
+    actions = Actions()
+    actions.action("count")(lambda *_: None)
+    async with connect("memory://") as hs:
+        await hs.schedules.set("early", "tagg", every=3600)  # no worker has announced any action
+        worker = hs.worker(actions, workers=1)
+        running = asyncio.ensure_future(worker.run())
+        await soon(lambda: worker.is_ready)
+        for action, items_from in (("tagg", ""), ("count", "tagg")):
+            with pytest.raises(InvalidSetting, match="action 'tagg' is unknown: workers have"):
+                await hs.schedules.set("late", action, every=3600, items_from=items_from)
+        await hs.schedules.set("good", "count", every=3600)
+        assert [one.schedule.name for one in hs.schedules.all()] == ["early", "good"]
+        worker.stop()
+        await running

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from hashlib import blake2b, sha1
+from math import isfinite
 from typing import Any, Literal
 
 import msgspec
@@ -35,7 +36,8 @@ CHUNK_ITEMS_MAX = 100
 ITEMS_MAX = 50_000_000
 KEPT = (bool, int, float, str, bytes, bytearray, memoryview)
 NAMED_MAX = 5  # spans that a message names
-UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
+NOT_FINITE = (b"\xcb\x7f", b"\xcb\xff")  # how MessagePack begins NaN and infinity
+UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, InvalidBody)
 
 Span = tuple[int, int]
 """A range of items: the first index, and how many."""
@@ -323,8 +325,20 @@ def encoded_value(value: object) -> tuple[bytes, str | None]:
     Raises one of `UNENCODABLE` if the value cannot be encoded.
     """
     body = _encode(value)
+    if any(each in body for each in NOT_FINITE):  # or bytes that look like it
+        _check_finite(_decode_item(body))
     is_kept = _decode_item(body) == value or is_record(value)
     return body, None if is_kept else _changed(value)
+
+
+def _check_finite(value: object) -> None:
+    """Raise `InvalidBody` if a number in the value is NaN or infinite: JSON has no such numbers."""
+    if isinstance(value, float) and not isfinite(value):
+        raise InvalidBody(f"{value} is not a JSON value")
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    for each in value if isinstance(value, list | tuple) else ():
+        _check_finite(each)
 
 
 def decoded_value(body: bytes) -> Any:

@@ -88,6 +88,7 @@ class Bulk:
         self.reconciler = Reconciler(stores, self._patience, clock, self.tell_done)
         self._ended: deque[tuple[str, int]] = deque(maxlen=ENDED_MAX)  # known to be durable
         self.owner = self._patience.owner
+        self.check_known = partial(check_known, stores, self._patience)
         self._ask_results = partial(self._patience.call, stores.queue.results)
         self.hooks = hooks
         self._first, self._is_warned = founding(settings, stores.home), False
@@ -198,7 +199,7 @@ class Bulk:
                 if accepted := await self._singles.accept(wanted, single[0], is_named):
                     return accepted
                 items = single
-            await check_known(self._stores, self._patience, wanted)
+            await self.check_known(wanted)
             return await self._accept(wanted, items, spread, Fingerprint() if is_named else None)
         except Retryable as error:
             known = getattr(error, "__notes__", [f"batch {wanted.id!r} may be accepted"])

@@ -9,7 +9,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
@@ -24,7 +24,7 @@ from heatsink.registry.decisions import PIN, Decision, View
 from heatsink.registry.registry import Registry
 
 from .actions import NAME, check_action
-from .batch import Next, parse_rate
+from .batch import Batch, Next, parse_rate
 from .cron import last_time, next_time, parse_cron, zone_of
 from .submit import PRIORITY_MAX, TEXT_MAX
 
@@ -202,10 +202,18 @@ class Schedules:
         print(hs.schedules.get("report").next_ms)
     """
 
-    def __init__(self, registry: Registry, name: str, owner: Owner) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        name: str,
+        owner: Owner,
+        check_known: Callable[[Batch], Awaitable[object]] | None = None,
+    ) -> None:
+        """`check_known` raises `InvalidSetting` for a batch whose action no worker announced."""
         self._registry = registry
         self._name = name
         self._owner = owner
+        self._check_known = check_known
 
     def all(self) -> list[ScheduleStatus]:
         """Return all schedules, by name: `for one in hs.schedules.all(): print(one.next_ms)`"""
@@ -242,7 +250,8 @@ class Schedules:
 
         Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch has
         one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
-        value::
+        value, and for an action that no worker has announced, if workers have announced any. Raises
+        `Overloaded` if the queue does not answer::
 
             await hs.schedules.set("tidy", "delete-old", [{"days": 30}], every=3600)
         """
@@ -250,6 +259,11 @@ class Schedules:
         known = schedules_in(self._registry.view)
         if name not in known and len(known) >= SCHEDULES_MAX:
             raise Conflict(f"there are {SCHEDULES_MAX:,} schedules already: remove some")
+        self._owner.check()
+        for each in (checked.action, checked.items_from):
+            if each and self._check_known is not None:
+                wanted = Batch(BATCH_ID + name, each, checked.tenant, self._now_ms())
+                await self._check_known(wanted)
         await self._publish(replace(checked, by=by or self._name), reason)
         return self.get(name)
 

@@ -138,7 +138,6 @@ class Assembly:
         self.name = f"{plan.settings.name or gethostname()}:{getpid()}:{rng.getrandbits(32):08x}"
         self.deployment = DeploymentSettings(plan.settings, registry, self.name, plan.hooks, owner)
         settings = self.deployment.now
-        self.schedules = Schedules(registry, self.name, owner)
         self.registry = registry
         self.news = news
         self.tracker = tracker
@@ -176,6 +175,7 @@ class Assembly:
             self.reading.reads,
             plan.hooks,
         )
+        self.schedules = Schedules(registry, self.name, owner, self.queue.check_known)
         self.coordination = Coordination(
             stores,
             registry,

@@ -762,7 +762,8 @@ class BlockingSchedules:
 
         Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch has
         one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
-        value::
+        value, and for an action that no worker has announced, if workers have announced any. Raises
+        `Overloaded` if the queue does not answer::
 
             hs.schedules.set("tidy", "delete-old", [{"days": 30}], every=3600)
         """

@@ -16,7 +16,7 @@ from heatsink.stores.stores import Stores
 from heatsink.stores.throttled import PartitionLimit, throttled
 
 from .heatsink import Heatsink
-from .queue import Queue, connect_queue, default_queue
+from .queue import Queue, check_queue, connect_queue, default_queue
 from .settings import ConnectOptions, Options, Settings
 from .urls import open_stores
 
@@ -58,6 +58,8 @@ def connect(
         check_kind("settings", settings, Mapping)
     if queue is not None:
         check_kind("queue", queue, str)
+        if queue:
+            check_queue(queue)
     if limit is not None:
         check_kind("limit", limit, PartitionLimit)
     chosen, observers = _settings({**options}), Hooks(hooks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from os import getpid
@@ -125,6 +126,22 @@ def connect_queue(
     return Queue(stores, homes, settings, clock, rng, Hooks(hooks))
 
 
+def check_queue(url: str) -> None:
+    """Raise `InvalidSetting` if no queue can be at `url`. This opens and makes nothing."""
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        check_memory("queue", url)
+        if url != "memory://":
+            raise InvalidSetting("queue must be just memory://, without a path", field="queue")
+    elif scheme == "embedded":
+        embedded_folder(url)
+    else:
+        with suppress(ImportError):  # the first call that needs the queue says how to install it
+            from heatsink.stores.redis.address import parse
+
+            parse(url, "queue")
+
+
 def default_queue(store_url: str) -> str:
     """Return the URL of the queue that a client uses if the caller sets none.
 
@@ -150,9 +167,7 @@ def _open_stores(
         )
     scheme = url.partition(":")[0]
     if scheme == "memory":
-        check_memory("queue", url)
-        if url != "memory://":
-            raise InvalidSetting("queue must be just memory://, without a path", field="queue")
+        check_queue(url)
         return MemoryQueueServer(clock).stores(), MemoryHomes(clock)
     try:
         from heatsink.stores.redis.homes import RedisHomes

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
+from heatsink.bulk.batch import Batch
 from heatsink.bulk.scaling.policy import POLICIES, WorkerPolicy
 from heatsink.coordinator.loops import BackgroundLoop, Leader
 from heatsink.coordinator.schedules import ScheduleWatch
@@ -66,6 +67,14 @@ class QueueSide:
             self.opened.bulk.owner.follow(self.owner)
             self.opened.bulk.adopt(self.settings.bulk)
         return self.opened
+
+    async def check_known(self, wanted: Batch) -> None:
+        """Refuse a batch of an unknown action, as `submit` does, if there is a queue."""
+        try:
+            bulk = self.queue.bulk
+        except InvalidSetting:
+            return
+        await bulk.check_known(wanted)
 
     @cached_property
     def timelines(self) -> Timelines:

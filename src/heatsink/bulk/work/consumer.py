@@ -23,7 +23,7 @@ from heatsink.bulk.limits import LimitBook
 from heatsink.bulk.plan import LEGACY, QueuePlan
 from heatsink.bulk.store import QueueStores, Verb
 from heatsink.bulk.submit import LEFT_BEHIND, give_up
-from heatsink.errors import Closed, HeatsinkError, InvalidInput, Misconfigured, Retryable
+from heatsink.errors import Closed, Conflict, HeatsinkError, InvalidInput, Misconfigured, Retryable
 from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_whole
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.subjects import Kind, Subject
@@ -128,7 +128,7 @@ class Consumer:
         self._pumps: dict[int, Pump] = {}
         self._tasks: dict[Pump, asyncio.Task[None]] = {}
         self._stopped = asyncio.Event()
-        self._is_cut_off = False
+        self._is_cut_off = self._has_run = False
         self._state: Any = None
         self._room = None if settings.concurrency is None else Room(settings.concurrency)
         self._renewed_s = -inf
@@ -166,13 +166,20 @@ class Consumer:
 
         The lifespan of the `Actions` surrounds all of this. Raises `Closed` if the client is closed
         meanwhile, and `Misconfigured` if other workers declare a limit of these actions in another
-        way. Errors of the lifespan are raised, too::
+        way. Errors of the lifespan are raised, too. A worker runs once: `run` raises `Conflict`
+        while another call runs, and after a call that `stop` has ended::
 
             running = asyncio.create_task(hs.worker(actions).run())
         """
         self._bulk.owner.check()
-        async with self._actions.living() as self._state:
-            await self._run()
+        if self._has_run:
+            raise Conflict("this worker runs or has run: make another one with hs.worker(actions)")
+        self._has_run = True
+        try:
+            async with self._actions.living() as self._state:
+                await self._run()
+        finally:
+            self._has_run = self._stopped.is_set()  # after an error, it may run again
 
     async def _run(self) -> None:
         rounds = (
@@ -276,15 +283,8 @@ class Consumer:
                 self._pumps.pop(partition).hand_off()
 
     def _start(self, partition: int) -> None:
-        pump = Pump(
-            partition,
-            self._stores,
-            self._actions,
-            self._terms(),
-            self.meter,
-            self._clock,
-            self._rng,
-        )
+        terms, clock, rng = self._terms(), self._clock, self._rng
+        pump = Pump(partition, self._stores, self._actions, terms, self.meter, clock, rng)
         pump.pool.resize(self._target(partition))
         self._activity.note(partition)
         self._pumps[partition] = pump
