@@ -62,7 +62,7 @@ def test_a_plan_never_makes_the_busiest_node_busier(
     assert plan.before == pytest.approx(max(before.values()) / mean)
     assert plan.after == pytest.approx(max(later.values()) / mean)
     best = max(RULES.stop, plan.ceiling.ratio if plan.ceiling else 0.0)
-    assert plan.after <= best * 1.06
+    assert plan.after <= best * 1.1
 
 
 @settings(max_examples=4, deadline=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 from unittest.mock import patch
@@ -148,28 +148,22 @@ def a_copy_is_put_into_another_shard_each_time() -> Iterator[None]:
 
 @bug
 def a_read_of_the_log_asks_one_shard() -> Iterator[None]:
-    log, everything = DynamoRegistry.log, DynamoTable.everything
-
-    async def one(self: DynamoTable, shards: Sequence[str], *between: Item) -> list[Item]:
-        return await everything(self, shards[:1], *between)
-
-    async def read(self: DynamoRegistry, after: int, upto: int) -> list[LogEntry]:
-        with patch.object(DynamoTable, "everything", one):
-            return await log(self, after, upto)
-
-    with patch.object(DynamoRegistry, "log", read):
-        yield
+    yield from _first_shard_only(lambda shards: isinstance(shards, list) and shards[0] in LOG)
 
 
 @bug
 def only_one_shard_of_the_log_is_trimmed() -> Iterator[None]:
-    trim = DynamoRegistry.trim
+    yield from _first_shard_only(lambda shards: shards == LOG)
 
-    async def trim_one(self: DynamoRegistry, below: int) -> None:
-        with patch.object(registry, "LOG", LOG[:1]):
-            await trim(self, below)
 
-    with patch.object(DynamoRegistry, "trim", trim_one):
+def _first_shard_only(applies: Callable[[Sequence[str]], bool]) -> Iterator[None]:
+    """Some reads ask the first of their shards alone."""
+    everything = DynamoTable.everything
+
+    async def one(self: DynamoTable, shards: Sequence[str], *between: Item) -> list[Item]:
+        return await everything(self, shards[:1] if applies(shards) else shards, *between)
+
+    with patch.object(DynamoTable, "everything", one):
         yield
 
 
