@@ -136,6 +136,25 @@ def test_a_record_that_was_cut_off_is_dropped(path: Path) -> None:
         died(calls)
 
 
+def test_a_damaged_file_is_refused_and_stays_as_it_is(path: Path) -> None:
+    calls = opened(path)
+    calls.create()
+    calls.put("a")
+    died(calls)
+    end = len(path.read_bytes())
+    calls = opened(path)
+    calls.put("b")
+    calls.put("c")
+    died(calls)
+    whole = path.read_bytes()
+    for at in (end, end + 5, end + 12):
+        damaged = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
+        path.write_bytes(damaged)
+        with pytest.raises(Misconfigured, match=f"is damaged at byte {end}"):
+            opened(path)
+        assert path.read_bytes() == damaged
+
+
 def transacted(*keys: str) -> Any:
     puts = [{"pk": {"S": key}, "sk": {"S": "1"}} for key in keys]
     return [{"Put": {"TableName": TABLE, "Item": item}} for item in puts]

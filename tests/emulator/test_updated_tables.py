@@ -63,3 +63,19 @@ def test_units_are_checked_before_the_table_is_looked_up(calls: Calls) -> None:
     units = {"ReadCapacityUnits": "x", "WriteCapacityUnits": 1}
     refused = calls("UpdateTable", TableName="none", ProvisionedThroughput=units)
     assert refused["Message"] == "STRING_VALUE cannot be converted to Long"
+
+
+def test_units_of_an_index_of_an_on_demand_table_are_refused(calls: Calls) -> None:
+    index = {
+        "IndexName": "by-city",
+        "KeySchema": [{"AttributeName": "city", "KeyType": "HASH"}],
+        "Projection": {"ProjectionType": "ALL"},
+    }
+    city = [{"AttributeName": "city", "AttributeType": "S"}]
+    updated(calls, AttributeDefinitions=city, GlobalSecondaryIndexUpdates=[{"Create": index}])
+    units = {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1}
+    update = {"IndexName": "by-city", "ProvisionedThroughput": units}
+    refused = calls(
+        "UpdateTable", TableName=TABLE, GlobalSecondaryIndexUpdates=[{"Update": update}]
+    )
+    assert "when BillingMode is PAY_PER_REQUEST" in refused["message"]

@@ -8,7 +8,8 @@ of the process, but may lose changes if the machine crashes.
 
 At the start, the emulator plays the journal back without any limits. If less than half of the
 journal is still needed, the emulator then writes a new journal. Each record has its length and a
-checksum. If a crash has cut a record off, the journal ends before this record.
+checksum. If a crash has cut a record off, the journal ends before this record. If whole records
+follow a record that cannot be read, the file is damaged, and the emulator refuses it unchanged.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ HEAD_BYTES = 8
 KEPT_SHARE = 0.5
 RECORDS_MIN = 1_000
 TURNS_MAX = 100_000
+RECORD_BYTES_MAX = 16 * 1_024 * 1_024
+SEARCHED_BYTES = RECORD_BYTES_MAX  # behind a damaged record, for one that is whole
 DEFINING = frozenset(
     (
         *("CreateTable", "DeleteTable", "UpdateTable", "UpdateTimeToLive"),
@@ -118,12 +121,25 @@ class Journal:
                 _replay(database, Transaction(*record))
             else:
                 _put(database, *record)
+        self._check_rest(content, end)
         os.ftruncate(self._file, end if content else 0)
         if not content:
             os.write(self._file, MAGIC)
         self._end = os.lseek(self._file, 0, os.SEEK_END)
         self._compact(database)
         self.follow(database)
+
+    def _check_rest(self, content: bytes, end: int) -> None:
+        """Raise if changes follow the first record that cannot be read.
+
+        A crash leaves nothing behind the record that it cut off, so the file is damaged then.
+        """
+        if _has_record(content, end + 1):
+            raise Misconfigured(
+                f"{self._path} is damaged at byte {end}, and further changes follow. Restore a "
+                f"copy of the file. Or cut it there (`truncate --size={end}`), which loses the rest",
+                field="data",
+            )
 
     def _play(
         self, definition: Definition, database: Database, define: Callable[[str, bytes], Any]
@@ -252,6 +268,18 @@ def _records(content: bytes) -> Iterator[tuple[int, list[Any]]]:
             return
         at += HEAD_BYTES + size
         yield at, _decode(body)
+
+
+def _has_record(content: bytes, start: int) -> bool:
+    """Return whether a whole record begins at `start` or in the bytes after it."""
+    for at in range(start, min(len(content), start + SEARCHED_BYTES) - HEAD_BYTES):
+        size = int.from_bytes(content[at : at + 4], "big")
+        end = at + HEAD_BYTES + size
+        if 0 < size <= RECORD_BYTES_MAX and end <= len(content):
+            body = content[at + HEAD_BYTES : end]
+            if crc32(body).to_bytes(4, "big") == content[at + 4 : at + HEAD_BYTES]:
+                return True
+    return False
 
 
 def _replay(database: Database, transaction: Transaction) -> None:

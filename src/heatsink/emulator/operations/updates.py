@@ -168,6 +168,14 @@ def _created(
     return made_index(database, spec, wanted, mode)
 
 
+def _check_index_units(updates: list[UpdateIndex], mode: BillingMode) -> None:
+    if mode == "PAY_PER_REQUEST" and any(one.provisioned_throughput for one in updates):
+        raise ValidationFailed(
+            f"{INVALID}Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when "
+            f"BillingMode is PAY_PER_REQUEST"
+        )
+
+
 def _new_limits(
     database: Database, table: EngineTable, request: UpdateTable, mode: BillingMode
 ) -> list[tuple[Throughput, TableLimits]]:
@@ -190,6 +198,7 @@ def _new_limits(
         found.append((table.throughput, limits))
     for name in wanted:
         _index(table, name)
+    _check_index_units(updates, mode)
     for index in table.global_indexes():
         one = wanted.get(index.spec.name)
         if one is None and not is_new_mode:
