@@ -137,7 +137,7 @@ class Journal:
         if _has_record(content, end + 1):
             raise Misconfigured(
                 f"{self._path} is damaged at byte {end}, and further changes follow. Restore a "
-                f"copy of the file. Or cut it there (`truncate --size={end}`), which loses the rest",
+                f"copy of the file, or lose the rest: `truncate --size={end} {self._path}`",
                 field="data",
             )
 
