@@ -15,7 +15,10 @@ from heatsink.client.blocking import BlockingHeatsink
 from tests.waiting import until
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "celery_port.py"
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.server("the example works on a private Redis"),
+]
 
 
 @pytest.fixture

@@ -80,6 +80,7 @@ def test_a_server_starts_what_is_scheduled(server: Served) -> None:
     assert "there is no schedule 'tick'" in gone.stderr
 
 
+@pytest.mark.server("the client opens an embedded queue")
 def test_a_schedule_is_set_through_the_store_alone(tmp_path: Path) -> None:
     store = ("--store", f"sqlite:///{tmp_path}/own.db")
     when = ("--cron", "0 9 * * MON-FRI", "--zone", "Europe/Berlin")
