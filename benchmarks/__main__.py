@@ -30,6 +30,7 @@ NAMES = (
     "tracker_memory",
     "view",
     "start",
+    "imports",
     "activation",
     "engine",
     "adaptive",

@@ -15,8 +15,10 @@ from random import Random
 
 import msgspec
 
-from heatsink.cluster.load import SLOTS, ClusterLoad, NodeLoad, SlotLoad
-from heatsink.cluster.policy import SlotPolicy, SlotRules
+from heatsink.cluster.load import ClusterLoad, NodeLoad, SlotLoad
+from heatsink.cluster.policy import SlotPolicy
+from heatsink.cluster.rules import SlotRules
+from heatsink.cluster.slots import SLOTS
 
 from .harness import Bench, Samples, Scale, Target, at_most, ratio_at_most
 
@@ -70,7 +72,7 @@ class Ours:
         self._policy = SlotPolicy(SlotRules())
         self._keys = keys
         self._nodes = tuple(
-            NodeLoad(f"{n}", f"10.0.0.{n}:6379", 1.0, 125e6, 10**9, 10**10) for n in range(NODES)
+            NodeLoad(f"{n}", f"10.0.0.{n}:6379", 1.0, 125e6, 10**9) for n in range(NODES)
         )
 
     def __call__(self, time_s: float, cpu: list[float], owners: Owners) -> Mapping[int, int]:

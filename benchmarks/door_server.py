@@ -3,6 +3,9 @@
 Client, door and engine are processes of one machine, and the client is the same for all: raw HTTP
 over connections that stay open. So latency and rate say what the door costs on top of an engine
 that answers in a fraction of a millisecond. DynamoDB answers in some milliseconds.
+
+One door has no declared tables, and passes all requests on as they are. Another one declares the
+table: it reads each request, looks its key up, finds it cold and passes the request on.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import quantiles
+from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import NamedTuple
 
 from heatsink.stores.embedded import free_port
 
@@ -34,7 +39,17 @@ from .engine import (
 from .harness import Bench, Samples, Scale, interleave, ratio_at_most
 
 CPU_RATIO = 2.0
-KEY = {"pk": {"S": "key0"}, "sk": {"S": "0"}}
+KEY = {"pk": {"S": "key0"}, "sk": {"S": "2026-11-15T12:00:00.000Z#1"}}
+DECLARED = f"""
+[[table]]
+name = "{TABLE}"
+partition_key = "pk"
+sort_key = "sk"
+
+[[table.rule]]
+prefix = ""
+time = "iso_text"
+"""
 
 
 def get(_: int) -> bytes:
@@ -45,9 +60,14 @@ def engine_at(port: int) -> Contender:
     return Contender("engine", [sys.executable, "-c", OURS, str(port), "1"], port, 1.0)
 
 
-def door_at(port: int, engine: int, processes: int) -> Contender:
+def door_at(port: int, engine: int, processes: int, folder: Path | None = None) -> Contender:
+    """Return a door. With `folder`, it declares the table, and has its registry there."""
     flags = ["--endpoint", f"http://127.0.0.1:{engine}", "--port", str(port)]
     flags += ["--processes", str(processes)]
+    if folder is not None:
+        tables = folder / "tables.toml"
+        tables.write_text(DECLARED)
+        flags += ["--tables", str(tables), "--store", f"sqlite:///{folder}/registry.db"]
     return Contender("door", [sys.executable, "-m", "heatsink", "door", *flags], port, 1.0)
 
 
@@ -86,41 +106,54 @@ class Latencies:
         return cuts[49]
 
 
-async def compare_latency(bench: Bench, scale: Scale, engine: Engine, door: Engine) -> None:
+class Doors(NamedTuple):
+    """Doors in front of one engine. `two` has two processes, `declared` a declared table."""
+
+    engine: Engine
+    one: Engine
+    declared: Engine
+    two: Engine
+
+
+async def compare_latency(bench: Bench, scale: Scale, doors: Doors) -> None:
     requests = scale(200, 1_000)
-    ours, plain = (Latencies(each.contender.port, requests) for each in (door, engine))
-    p50, plain_p50 = await interleave(scale(5, 21), ours, plain)
-    bench.add("GetItem through the door, p50", "µs", p50, None, ("µs direct", plain_p50))
-    p99 = (ours.p99[WARM_UP:], plain.p99[WARM_UP:])
-    bench.add("GetItem through the door, p99", "µs", p99[0], None, ("µs direct", p99[1]))
+    among = (doors.one, doors.declared, doors.engine)
+    one, declared, plain = (Latencies(each.contender.port, requests) for each in among)
+    p50s = await interleave(scale(5, 21), one, declared, plain)
+    p99s = [each.p99[WARM_UP:] for each in (one, declared, plain)]
+    for name, samples in (("p50", p50s), ("p99", p99s)):
+        other = ("µs direct", samples[2])
+        bench.add(f"GetItem through the door, {name}", "µs", samples[0], None, other)
+        bench.add(f"GetItem of a declared table, {name}", "µs", samples[1], None, other)
 
 
-async def compare_rates(
-    bench: Bench, scale: Scale, engine: Engine, door: Engine, two: Engine
-) -> None:
+async def compare_rates(bench: Bench, scale: Scale, doors: Doors) -> None:
     requests = scale(1_280, 6_400)
-    trials = [Trial(each, get, requests) for each in (door, two, engine)]
-    rates, two_rates, plain = await interleave(scale(5, 21), *trials)
+    among = (doors.one, doors.declared, doors.two, doors.engine)
+    trials = [Trial(each, get, requests) for each in among]
+    rates, declared, two, plain = await interleave(scale(5, 21), *trials)
     bench.add("GetItem through the door, one process", "/s", rates, None, ("/s direct", plain))
-    bench.add("GetItem through the door, two processes", "/s", two_rates, None, ("/s one", rates))
+    bench.add("GetItem of a declared table", "/s", declared, None, ("/s direct", plain))
+    bench.add("GetItem through the door, two processes", "/s", two, None, ("/s one", rates))
     if CPU_KNOWN:
         costs = [trial.cpu_s[WARM_UP:] for trial in trials]
-        target, other = ratio_at_most(CPU_RATIO), ("µs engine", costs[2])
+        target, other = ratio_at_most(CPU_RATIO), ("µs engine", costs[3])
         bench.add("GetItem, CPU of the door", "µs", costs[0], target, other)
+        bench.add("GetItem of a declared table, CPU of the door", "µs", costs[1], target, other)
 
 
 async def compare_servers(bench: Bench, scale: Scale) -> None:
-    """Run all comparisons: a door of one process, a door of two, and the engine behind both."""
-    ports = [free_port() for _ in range(3)]
+    """Run all comparisons: three doors, and the engine behind them."""
+    at, one, declared, two = (free_port() for _ in range(4))
     with ExitStack() as stack:
-        engine = stack.enter_context(started(engine_at(ports[0])))
-        await reached(ports[0])
-        await answers(ports[0], [create()])
+        engine = stack.enter_context(started(engine_at(at)))
+        await reached(at)
         item = {"TableName": TABLE, "Item": {**KEY, "body": {"S": "x" * 200}}}
-        await answers(ports[0], [request("PutItem", item)])
-        door = stack.enter_context(started(door_at(ports[1], ports[0], 1)))
-        many = stack.enter_context(started(door_at(ports[2], ports[0], 2)))
-        await asyncio.gather(reached(ports[1]), reached(ports[2]))
-        two = Family(many.contender, many.pid)
-        await compare_latency(bench, scale, engine, door)
-        await compare_rates(bench, scale, engine, door, two)
+        await answers(at, [create(), request("PutItem", item)])
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        made = [door_at(one, at, 1), door_at(declared, at, 1, folder), door_at(two, at, 2)]
+        first, second, many = (stack.enter_context(started(door)) for door in made)
+        await asyncio.gather(*(reached(door.port) for door in made))
+        doors = Doors(engine, first, second, Family(many.contender, many.pid))
+        await compare_latency(bench, scale, doors)
+        await compare_rates(bench, scale, doors)

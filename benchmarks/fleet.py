@@ -5,12 +5,16 @@ Real parts: a Valkey, two coordinators as processes of their own on one SQLite f
 report a second on one connection and hears the leader's news on another. Together they have a
 million writes a second over a million keys (Zipf, s = 1). 100 keys are above the limit of a bucket.
 All servers see half of these, at 0.09 to 0.14 writes a second each. One server in 50 sees each of
-the others.
+the others. They are hot from the first report on: how long each takes to be spread is the time
+until the follower routes by its new layout.
 
-Costs are CPU time. A full run takes ten minutes, a quick one 20 s. BENCH_FLEET_SERVERS and
-BENCH_FLEET_SECONDS change that. All servers hear news. If a process may not open enough files for
-all connections, a few servers send their reports over the connection of another: the table shows
-how many.
+After that, the leader is killed. Until the other coordinator leads, the servers poll Redis, and the
+follower writes a row every 20 ms.
+
+Costs are CPU time. A full run takes ten minutes, a quick one 20 s, both with the fail-over.
+BENCH_FLEET_SERVERS and BENCH_FLEET_SECONDS change that. All servers hear news. If a process may not
+open enough files for all connections, a few servers send their reports over the connection of
+another: the table shows how many.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import signal
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,20 +34,27 @@ from typing import Any
 import msgspec
 
 from heatsink.client import Heatsink, Settings
+from heatsink.errors import HeatsinkError
+from heatsink.spread.policy import BucketRules
 from heatsink.stores.embedded import free_port
 from heatsink.stores.redis import with_redis
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import open_driver
 from heatsink.testing.redis import RedisServer
 
-from .clients import CLOCK, stores_at
-from .harness import Bench, Scale, at_most
-from .jump import process, somebody_leads
+from .clients import BODY, CLOCK, stores_at
+from .fleet_feed import HOT, rates
+from .harness import Bench, Scale, at_least, at_most
+from .jump import leads, process, somebody_leads
 
 SERVERS = 10_000
 REPORTS_S = 10_000
 COORDINATORS = 2
-WARM_UP_S = 5.0
+WARM_UP_S = 10.0
+COLD = 1_000  # the hottest keys below half the limit: at most one of them may be spread
+SPREAD_S_MAX = 5.0  # two seconds to decide, one to notice the step, and news
+WRITE_S = 0.02
+LED_AGAIN_S_MAX = 10.0
 LOOK_S = 0.02
 FILES = 60  # that Redis and the feeding process open besides
 GAP_S = 0.7  # between two closed times: longer gaps are printed, with their time
@@ -120,13 +132,78 @@ class Fed(msgspec.Struct, frozen=True):
     entries: float
     writes: float
     bytes: float
+    polls: int
 
 
-async def start_servers(port: int, servers: int, senders: int, seconds: float) -> Any:
+class Spreading:
+    """When the follower first routed each of the hot keys by a layout with more buckets."""
+
+    def __init__(self, hs: Heatsink) -> None:
+        self._registry = hs.parts.registry
+        self._waiting = {f"key-{rank}" for rank in range(HOT)}
+        self.seconds: list[float] = []
+
+    async def watch(self) -> None:
+        began_s = perf_counter()
+        while self._waiting:
+            await asyncio.sleep(LOOK_S)
+            newest_ms = min(self._registry.now_ms(), self._registry.view.horizon_ms - 1)
+            layouts = self._registry.view.layouts
+            spread = {
+                key
+                for key in self._waiting & layouts.keys()
+                if layouts[key].epoch_at(newest_ms).buckets > 1
+            }
+            self.seconds += [perf_counter() - began_s] * len(spread)
+            self._waiting -= spread
+
+    def report(self, bench: Bench) -> None:
+        """Say which keys are spread. Of the cold ones, below half the limit, few may be."""
+        limit_s = BucketRules().bucket_units_s
+        by_rank, layouts = rates(limit_s), self._registry.view.layouts
+        warm = sum(rate >= limit_s / 2 for rate in by_rank)
+        spread = {key for key, layout in layouts.items() if layout.buckets > 1}
+        cold = spread & {f"key-{rank}" for rank in range(warm, warm + COLD)}
+        found = float(len(self.seconds))
+        bench.add(f"hot keys spread, of {HOT}", "", [found], at_least(HOT))
+        if self.seconds:
+            metric = "until a hot key is spread"
+            bench.add(f"{metric}, median", "s", self.seconds)
+            slowest = at_most(SPREAD_S_MAX)
+            bench.add(f"{metric}, slowest", "s", self.seconds, slowest, middle=max)
+        bench.add("keys spread", "", [float(len(spread))])
+        metric = f"of the {COLD:,} hottest keys below half the limit, spread"
+        bench.add(metric, "", [float(len(cold))], at_most(1))
+
+
+class Writer:
+    """Rows that the follower writes, one after the other: how long each takes, and refusals."""
+
+    def __init__(self, hs: Heatsink) -> None:
+        self._log = hs.log
+        self.seconds: list[float] = []
+        self.refused = 0
+
+    async def write(self) -> None:
+        while True:
+            began_s = perf_counter()
+            try:
+                await self._log.append("a cold key", BODY)
+            except HeatsinkError:
+                self.refused += 1
+            self.seconds.append(perf_counter() - began_s)
+            await asyncio.sleep(WRITE_S)
+
+
+async def start_servers(
+    port: int, servers: int, senders: int, seconds: float, after_s: float
+) -> Any:
     """Start the servers. Returns their process once they are connected."""
-    words = map(str, (port, servers, senders, seconds))
+    words = map(str, (port, servers, senders, seconds, after_s))
     running = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.fleet_feed", *words, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "benchmarks.fleet_feed", *words),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert running.stdout is not None
     await running.stdout.readline()
@@ -138,16 +215,18 @@ async def run(bench: Bench, scale: Scale) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     servers = int(os.environ.get("BENCH_FLEET_SERVERS", SERVERS))
     senders = min(servers, most - FILES - servers)
-    seconds = float(os.environ.get("BENCH_FLEET_SECONDS", scale(20, 600)))
+    seconds = float(os.environ.get("BENCH_FLEET_SECONDS", scale(10, 600)))
+    after_s = float(scale(8, 20))
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="heatsink-fleet-")))
         clients = {"maxclients": str(senders + servers + FILES // 2)}
         redis = stack.enter_context(RedisServer(options=clients))
         url, ports = f"sqlite:///{folder}/fleet.db", [free_port() for _ in range(COORDINATORS)]
-        pids = {}
+        pids: dict[str, int] = {}
+        at: dict[int, int] = {}
         for own in ports:
             where = ["--store", url, "--news", redis.url, "--port", str(own)]
-            pids[f"coordinator {own}"] = stack.enter_context(
+            at[own] = pids[f"coordinator {own}"] = stack.enter_context(
                 process(f"{own}", folder, "coordinator", *where)
             ).pid
         await somebody_leads(ports)
@@ -157,10 +236,19 @@ async def run(bench: Bench, scale: Scale) -> None:
         driver: Any = open_driver(parse(f"{redis.url}?timeout_s=10"))
         stack.push_async_callback(driver.aclose)
         pids["redis"] = (await driver.info("server"))["process_id"]
-        feeding = await start_servers(redis.port, servers, senders, WARM_UP_S + seconds)
+        lasts_s = WARM_UP_S + seconds, after_s
+        feeding = await start_servers(redis.port, servers, senders, *lasts_s)
+        spreading = Spreading(hs)
+        watching = asyncio.ensure_future(spreading.watch())
         await asyncio.sleep(WARM_UP_S)
         bench.add("servers without a connection of their own for reports", "", [servers - senders])
         await measure(bench, hs, driver, pids, feeding)
+        watching.cancel()
+        spreading.report(bench)
+        await fail_over(bench, hs, driver, at, pids["redis"])
+        polled = msgspec.json.decode(await feeding.stdout.readline(), type=Fed)
+        bench.add("fail-over: polls of all servers", "", [float(polled.polls)])
+        feeding.stdin.close()  # it has kept its connections
 
 
 async def published(driver: Any) -> int:
@@ -181,7 +269,6 @@ async def measure(
     watching.cancel()
     meta = (await registry.renew()).meta
     news = await published(driver) - news
-    spread = sum(layout.buckets > 1 for layout in registry.view.layouts.values())
     if follower.gaps:
         print(f"gaps between closed times (s after the start, s): {follower.gaps}", flush=True)
 
@@ -207,10 +294,43 @@ async def measure(
     add("Redis, sent", "MB/s", risen("total_net_output_bytes") / 1e6)
     add("Redis, memory", "MB", after["used_memory"] / 1e6)
     add("news that the leader published", "/s", news / took_s)
-    add("keys spread", "", float(spread))
     add("changes of the term", "", float(meta.term - term), 0)
     add("closed times heard by a follower", "/s", follower.heard / took_s)
     add("longest time between two of them", "s", follower.longest_s, 1.0)
     add("least distance of its horizon from now", "s", -follower.late_s)
     add("senders of reports and readers of news, CPU", "s/s", told.cpu_s / told.seconds)
     add("senders of reports, longest delay", "s", told.late_s)
+    add("polls of servers that missed news", "", float(told.polls))
+
+
+async def fail_over(
+    bench: Bench, hs: Heatsink, driver: Any, coordinators: dict[int, int], redis: int
+) -> None:
+    """Kill the leader, and measure until all servers hear news of the next one."""
+    registry, writer = hs.parts.registry, Writer(hs)
+    writing = asyncio.ensure_future(writer.write())
+    led = [port for port in coordinators if await asyncio.to_thread(leads, port)]
+    term, before, usage = registry.meta.term, await driver.info(), Usage({"redis": redis})
+    news, began_s, passed_s = await published(driver), perf_counter(), 0.0
+    for port in led:
+        os.kill(coordinators[port], signal.SIGKILL)
+    while passed_s < LED_AGAIN_S_MAX and await published(driver) <= news + 1:
+        await asyncio.sleep(5 * LOOK_S)
+        passed_s = perf_counter() - began_s
+    after, used_s = await driver.info(), usage.of("redis")
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    changed = (await registry.renew()).meta.term - term
+    commands = float(after["total_commands_processed"] - before["total_commands_processed"])
+
+    def add(metric: str, unit: str, value: float, target: float | None = None) -> None:
+        limit = None if target is None else at_most(target)
+        bench.add(f"fail-over: {metric}", unit, [value], limit)
+
+    add("until the next leader's news", "s", passed_s, LED_AGAIN_S_MAX)
+    add("terms begun", "", float(changed))
+    add("Redis, CPU", "s/s", used_s / passed_s, 0.5)
+    add("Redis, commands", "/s", commands / passed_s)
+    add("writes of a follower refused", "", float(writer.refused), 0)
+    bench.add("fail-over: a follower's write", "ms", writer.seconds)
+    bench.add("fail-over: its slowest write", "ms", writer.seconds, middle=max)

@@ -3,8 +3,10 @@
 A producer process enqueues one job per call, from 1, 16 or 256 callers at once, while one worker
 process runs them. A turn lasts from the first call to the last job's end. The latency is that of
 one job alone, from the call to the end of its handler. All share one private Redis that keeps
-nothing on disk. The rows "with fsync" are ours on a Redis that syncs every write to disk, beside
-ours without. The rest is as in `queue`.
+nothing on disk. Every queue has one process that enqueues and one that works, and those on asyncio
+use uvloop. Huey removes a job from Redis before it runs it, and records nothing afterwards: a job
+that runs when its worker is killed is lost. The rows "with fsync" are ours on a Redis that syncs
+every write to disk, beside ours without. The rest is as in `queue`.
 """
 
 from __future__ import annotations

@@ -111,8 +111,10 @@ async def one_round(engine: list[str]) -> tuple[float, int]:
 
 async def run(bench: Bench, scale: Scale) -> None:
     what = f"{KEYS:,} keys hot at once, until all are spread"
-    found = [await one_round([*UNLIMITED, *PARTITIONS]) for _ in range(scale(1, 5))]
-    limited = [await one_round(PARTITIONS) for _ in range(scale(1, 5))]
+    found, limited = [], []
+    for _ in range(scale(1, 11)):
+        found.append(await one_round([*UNLIMITED, *PARTITIONS]))
+        limited.append(await one_round(PARTITIONS))
     changes = sum(more for _, more in found + limited)
     for where, rounds in (("", found), (", within DynamoDB's limits", limited)):
         bench.add(what + where, "s", [took_s for took_s, _ in rounds], at_most(5.0), middle=max)

@@ -76,7 +76,7 @@ def _call(request: TraceRequest) -> tuple[str, bytes]:
 
 
 async def run(bench: Bench, scale: Scale) -> None:
-    few, rounds = scale(20_000, 100_000), scale(1, 3)
+    few, rounds = scale(20_000, 40_000), scale(1, 11)
     ours, engine = await interleave(
         rounds, _replayed(few, NOTHING), _through_the_engine(few), warm_up=0
     )

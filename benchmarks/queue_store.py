@@ -114,7 +114,7 @@ async def run(bench: Bench, scale: Scale) -> None:
             filled[index].append(staged)
             return handled
 
-        handled = await interleave(scale(1, 5), lambda: measure(0), lambda: measure(1))
+        handled = await interleave(scale(1, 11), lambda: measure(0), lambda: measure(1))
     alternative = "items/s by hand"
     fills = [samples[1:] for samples in filled]
     bench.add("stage", "items/s", fills[0], other=(alternative, fills[1]))

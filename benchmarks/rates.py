@@ -119,10 +119,10 @@ def busiest_second(starts: list[float]) -> int:
 
 
 async def run(bench: Bench, scale: Scale) -> None:
-    few, many = (Load(scale(3, 10), *load) for load in (FEW, MANY))
+    few, many = (Load(scale(3, 6), *load) for load in (FEW, MANY))
     with RedisServer() as server:
         for load, fleets in ((few, FLEETS), (many, FLEETS[:1])):
-            await compare(bench, scale(1, 3), server.url, load, fleets)
+            await compare(bench, scale(1, 11), server.url, load, fleets)
 
 
 async def compare(bench: Bench, rounds: int, url: str, load: Load, sizes: Sequence[int]) -> None:

@@ -84,9 +84,9 @@ class Relay(MemoryNews):
         self._redis.check()
         await super().publish(log, entries, pair)
 
-    async def pair(self) -> bytes | None:
+    async def pair(self, servers: int = 1, /) -> bytes | None:
         self._redis.check()
-        return await super().pair()
+        return await super().pair(servers)
 
 
 class Fleet:

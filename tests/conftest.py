@@ -33,7 +33,7 @@ pytest_plugins = [
 settings.register_profile(
     "heatsink",
     deadline=None,
-    max_examples=usually(25, full=100),
+    max_examples=usually(15, full=100),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("heatsink")

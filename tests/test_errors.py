@@ -47,5 +47,10 @@ def test_a_field_is_an_attribute() -> None:
         check_whole("limit", 0, 1, 10)
     assert refused.value.field == "limit"
     assert errors.InvalidKey("whatever it says").field == "key"
-    assert errors.InvalidId("id is no UUID").called("token").field == "token"
+    wrong = errors.InvalidId(wrong="'id' is no UUID")
+    assert (str(wrong), wrong.field) == ("id 'id' is no UUID", "id")
+    token = wrong.called("token")
+    assert (str(token), token.field) == ("token 'id' is no UUID", "token")
+    whole = errors.InvalidId("take the id of an earlier answer").called("after")
+    assert (str(whole), whole.field) == ("take the id of an earlier answer", "after")
     assert errors.Unavailable("no answer").field is None

@@ -30,9 +30,9 @@ SOURCES = {
 NAMES = {"Heatsink": "BlockingCalls"}
 INTERNAL = {
     "Timelines": {"adopt"},
-    "DeploymentSettings": {"now", "checked", "found", "warn_of_differences"},
+    "DeploymentSettings": {"now", "controls", "checked", "found", "warn_of_differences"},
     "Bulk": {"close", "adopt", "is_closed", "change", "tell_done", "trace_of", "next_action"},
-    "Consumer": {"run"},  # written by hand: it also ends well on Ctrl-C
+    "Consumer": {"run", "cut_off"},  # run is written by hand: it also ends well on Ctrl-C
     "Heatsink": {
         *("close", "log", "counters", "reads", "bulk", "timelines", "settings", "worker"),
         "schedules",

@@ -11,7 +11,8 @@ from time import perf_counter, process_time
 
 from heatsink.bulk import Actions, BulkSettings
 from heatsink.client.queue import connect_queue
-from heatsink.coordinator.workers import read_loads
+from heatsink.coordinator.workers import QueueWatch
+from heatsink.primitives.clock import SystemClock
 
 
 def say(**answer):
@@ -44,11 +45,12 @@ async def work(queue, partitions):
 
 
 async def look(queue):
+    watch = QueueWatch(queue.stores, queue.bulk, None, None, SystemClock())
     async for command in lines():
         began_s, cpu_s = perf_counter(), process_time()
         if command == "look":
-            found = await read_loads(queue.stores, queue.bulk)
-            say(took_s=perf_counter() - began_s, cpu_s=process_time() - cpu_s, found=len(found))
+            await watch.observe()
+            say(took_s=perf_counter() - began_s, cpu_s=process_time() - cpu_s)
         else:
             await queue.bulk.submit("note", [1], tenant=f"tenant-{began_s}")
             say(asked_s=began_s)

@@ -16,6 +16,8 @@ MAKERS: dict[str, Callable[..., str]] = {
     "compatibility": compatibility.markdown,
     "errors": errors.markdown,
     "figures": figures.markdown,
+    "fleet-costs": figures.fleet_costs,
+    "fleet-memory": figures.fleet_memory,
     "http-api": http_api.markdown,
     "metrics": metrics.markdown,
     "record": fields.record,

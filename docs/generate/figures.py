@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.harness import figure
 
 from docs.generate.markdown import paragraphs, table
+from heatsink.lab.fleet_world import RedisCosts
 
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "recorded.json"
 COLUMNS = ["figure", "Heatsink", "alternative", "ratio", "target"]
@@ -51,3 +52,37 @@ def _spread(spread: list[float] | None) -> str:
     if spread is None or spread[0] == spread[1]:
         return ""
     return f" ({figure(spread[0])}–{figure(spread[1])})"
+
+
+def fleet_costs() -> str:
+    """What a report and a message cost the leader and Redis, from the last recorded run."""
+    run, costs = _recorded("fleet"), RedisCosts()
+    reports, keys, leader = run["reports sent"], run["keys in a report"], run["leader, CPU"]
+    messages = run["news that the leader published"] * run["Redis, of these subscribed to news"]
+    redis = (reports * costs.command + messages * costs.message) / 1e6
+    return (
+        f"- In this run, the leader needed {leader / reports * 1e6:.0f} µs of CPU for a report "
+        f"with {keys:.0f} keys: {leader:.2f} s a second for {figure(reports)} reports.\n"
+        f"- Redis needs about {costs.command:g} µs for a report, and {costs.message:g} µs for each "
+        "message that a server gets. The leader sends news so rarely that all servers together get "
+        "about 25,000 messages a second, and a few more when news is urgent. In this run that is "
+        f"{figure(reports)} × {costs.command:g} µs + {figure(messages)} × {costs.message:g} µs = "
+        f"{redis:.2f} s a second, besides the leader's own reads; Redis used "
+        f"{run['Redis, CPU']:.2f} s a second in all. (The costs of one report and of one message "
+        "are fitted to the total of such a run. `heatsink lab fleet --live` compares the "
+        "simulation with 400 real reporters on your machine.)"
+    )
+
+
+def fleet_memory() -> str:
+    run = _recorded("fleet")
+    return (
+        f"In the run above, {figure(run['Redis, connections'])} connections and the reports took "
+        f"{figure(run['Redis, memory'])} MB of Redis's memory."
+    )
+
+
+def _recorded(name: str) -> dict[str, float]:
+    """The values of a recorded run, by metric."""
+    results = json.loads(RECORDED.read_text())[name]["results"]
+    return {result["metric"]: result["value"] for result in results}

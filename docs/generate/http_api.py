@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from docs.generate.markdown import code, paragraphs, table
-from heatsink.server.api.openapi import document
+from heatsink.server.api.openapi import LINE, document
 from heatsink.server.api.table import ROUTES
 
 Schema = dict[str, Any]
@@ -68,7 +68,11 @@ def _scope(operation: Schema) -> str:
 
 def _content(content: Schema) -> str:
     kinds = ((kind, part) for kind, part in content.items() if kind != NO_ANSWER)
-    return ", ".join(f"{_type(part['schema'])} as {code(kind)}" for kind, part in kinds)
+    return ", ".join(f"{_held(part)} as {code(kind)}" for kind, part in kinds)
+
+
+def _held(content: Schema) -> str:
+    return f"lines of {_type(content[LINE])}" if LINE in content else _type(content["schema"])
 
 
 def _parameter(parameter: Schema) -> list[str]:
@@ -94,8 +98,6 @@ def _type(schema: Schema) -> str:
         return f"[{name}](#{name.lower()})"
     if "anyOf" in schema:
         return " or ".join(map(_type, schema["anyOf"]))
-    if "prefixItems" in schema:
-        return f"[{', '.join(map(_type, schema['prefixItems']))}]"
     if schema.get("type") == "array":
         most = f"at most {schema['maxItems']:,} " if "maxItems" in schema else ""
         return f"list of {most}{_type(schema['items'])}" if "items" in schema else "list"

@@ -30,7 +30,6 @@ HeatsinkError                   catch this to catch them all
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 
@@ -63,9 +62,14 @@ class InvalidId(InvalidInput):
 
     field = "id"
 
+    def __init__(self, message: str = "", *, wrong: str = "", field: str = "id") -> None:
+        """With `wrong`, the message is the name of the field and what is wrong with its value."""
+        super().__init__(message or f"{field} {wrong}", field=field)
+        self._wrong = wrong
+
     def called(self, name: str) -> InvalidId:
-        """Return the same error with `name` in place of `id`, for calls with a parameter `name`."""
-        return InvalidId(re.sub(r"\bid\b", name, str(self), count=1), field=name)
+        """Return the same error about the parameter `name`, for calls in which it holds the id."""
+        return InvalidId("" if self._wrong else str(self), wrong=self._wrong, field=name)
 
 
 class InvalidCursor(InvalidInput):

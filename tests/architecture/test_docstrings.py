@@ -16,10 +16,15 @@ from types import FunctionType
 
 import pytest
 
-from heatsink import errors
-from heatsink.boto import Table
+import heatsink
+from heatsink import Heatsink, errors
+from heatsink.boto import Attachment, Table, attach
 from heatsink.bulk import Actions, Bulk, Context
+from heatsink.bulk.schedules import Schedules
 from heatsink.bulk.work.consumer import Consumer
+from heatsink.client import BlockingHeatsink
+from heatsink.client.deployment import DeploymentSettings
+from heatsink.client.starlette import answer_errors, client, lifespan
 from heatsink.reads import BlockingReads, Reads
 from heatsink.spread.counters import BufferedCounters, Counters
 from heatsink.spread.log import Log
@@ -27,19 +32,24 @@ from heatsink.timelines import Timelines
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 NAMESPACES: tuple[type, ...] = (
+    *(Heatsink, BlockingHeatsink, DeploymentSettings, Schedules),
     *(Log, Counters, BufferedCounters, Reads, BlockingReads, Timelines, Bulk),
-    *(Actions, Context, Consumer, Table),
+    *(Actions, Context, Consumer, Attachment, Table),
 )
+FUNCTIONS = (heatsink.connect, heatsink.connect_sync, attach, lifespan, client, answer_errors)
 FOR_HEATSINK_ITSELF = {
+    Heatsink: {"cluster_watch", "parts", "queue_watch"},
+    DeploymentSettings: {"now", "controls", "checked", "found", "warn_of_differences"},
     Reads: {"belongs_to", "drop", "drop_all", "get_own"},
     BlockingReads: {"belongs_to", "drop", "drop_all"},
     Bulk: {"adopt", "close", "is_closed", "trace_of", "change", "tell_done", "next_action"},
     Timelines: {"adopt"},
     Actions: {"and_also", "living", "wrapped"},
-    Consumer: {"lost_items"},
+    Consumer: {"lost_items", "hand_over_at", "cut_off"},
 }
 BLOCK = re.compile(r"::\n\n(?: {4}.*\S.*\n?){1,4}")
-LINE = re.compile(r"`(?:\(?await |hs\.|actions\.|worker\.|table\.)[^`]+`")
+CALLED = r"hs\.|actions\.|worker\.|table\.|attachment\."
+LINE = re.compile(rf"`(?:for \w+ in )?(?:\(?await |{CALLED})[^`]+`")
 
 
 def public(kind: type) -> dict[str, FunctionType]:
@@ -56,7 +66,7 @@ def on_the_page(kind: type) -> set[str]:
     """The members that the reference shows: those listed, or all."""
     page = REFERENCE.read_text()
     short = f"heatsink.{kind.__module__.split('.')[1]}.{kind.__name__}"
-    for name in (f"{kind.__module__}.{kind.__name__}", short):
+    for name in (f"{kind.__module__}.{kind.__name__}", short, f"heatsink.{kind.__name__}"):
         found = re.search(rf"autoclass:: {re.escape(name)}\b.*\n   :members:(.*)", page)
         if found:
             return set(re.findall(r"\w+", found[1])) or set(public(kind))
@@ -82,6 +92,11 @@ def test_a_public_method_has_an_example(kind: type, name: str) -> None:
     text = inspect.getdoc(public(kind)[name]) or ""
     assert text, "say in one sentence what it does"
     assert BLOCK.search(text) or LINE.search(text), "show how it is called, in a line or two"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_a_public_function_has_an_example(function: FunctionType) -> None:
+    assert BLOCK.search(inspect.getdoc(function) or "")
 
 
 @pytest.mark.parametrize(("kind", "name"), METHODS)

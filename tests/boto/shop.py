@@ -1,7 +1,8 @@
 """A chat with a shop in one table, as a team would write it: 34 calls, mixed collections.
 
 A room holds `META`, `MEMBER#<user>`, `MSG#<time>#<id>` and `ORDER#<time>`. The application is a
-generator of calls, so that blocking and asynchronous clients run the same code.
+generator of calls, so that blocking and asynchronous clients run the same code. `run` and
+`run_async` make the calls.
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from botocore.exceptions import ClientError
+
+from heatsink.door.declaration import SpreadTable, by_time
+from heatsink.door.times import iso_text
 
 Call = tuple[str, dict[str, Any]]
 App = Generator[Call, dict[str, Any], None]
@@ -240,3 +246,63 @@ def order(table: str, stock: Any, at: str, number: int) -> dict[str, Any]:
             },
         ]
     }
+
+
+def declared(name: str) -> SpreadTable:
+    rules = [by_time("MSG#", iso_text), by_time("ORDER#", iso_text)]
+    return SpreadTable(name, partition_key="pk", sort_key="sk", rules=rules)
+
+
+def shown(answer: dict[str, Any], table: str) -> dict[str, Any]:
+    """Return an answer without what differs between two tables."""
+    answer = {name: value for name, value in answer.items() if name != "ResponseMetadata"}
+    for field in ("Responses", "UnprocessedItems", "UnprocessedKeys"):
+        if isinstance(answer.get(field), dict) and table in answer[field]:
+            rows = answer[field][table]
+            answer[field] = sorted(rows, key=lambda row: str(row["sk"]))
+    return answer
+
+
+def outcome(call: Any) -> dict[str, Any]:
+    try:
+        return dict(call())
+    except ClientError as error:
+        return {
+            "error": error.response["Error"],
+            "item": error.response.get("Item"),
+            "reasons": error.response.get("CancellationReasons"),
+        }
+
+
+def run(app: App, client: Any, table: str) -> list[dict[str, Any]]:
+    answers: list[dict[str, Any]] = []
+    try:
+        method, parameters = next(app)
+        while True:
+            answer = outcome(lambda: getattr(client, method)(**parameters))  # noqa: B023
+            answers.append(shown(answer, table))
+            method, parameters = app.send(answer)
+    except StopIteration:
+        return answers
+
+
+async def run_async(app: App, client: Any, table: str) -> list[dict[str, Any]]:
+    answers: list[dict[str, Any]] = []
+    try:
+        method, parameters = next(app)
+        while True:
+            try:
+                answer = dict(await getattr(client, method)(**parameters))
+            except ClientError as error:
+                answer = outcome(_raising(error))
+            answers.append(shown(answer, table))
+            method, parameters = app.send(answer)
+    except StopIteration:
+        return answers
+
+
+def _raising(error: Exception) -> Any:
+    def call() -> None:
+        raise error
+
+    return call

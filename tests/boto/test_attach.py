@@ -11,8 +11,10 @@ import boto3
 import pytest
 from boto3.dynamodb.conditions import Attr, Key
 from botocore.exceptions import ClientError
+from prometheus_client import CollectorRegistry
 
 from heatsink.boto import Attachment, attach
+from heatsink.client.prometheus import Prometheus
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.keys import TAG
 from heatsink.door.times import iso_text
@@ -136,10 +138,25 @@ def test_other_tables_and_partiql_keep_their_behaviour(made: Any, engine: Engine
         client.execute_statement(Statement=f'DELETE FROM "{table.name}"')  # noqa: S608 (refused)
 
 
+def test_refused_requests_are_counted(engine: Engine) -> None:
+    plain = engine.make_table(f"counted{next(names)}")
+    client, metrics = engine.resource().meta.client, CollectorRegistry()
+    hooks = [Prometheus(metrics)]
+    with attach(client, tables=[declared(plain.name)], registry=engine.registry, hooks=hooks):
+        with pytest.raises(ClientError, match="PartiQL"):
+            client.execute_statement(Statement=f'DELETE FROM "{plain.name}"')  # noqa: S608
+        client.get_item(TableName=plain.name, Key={KEYS[0]: "r", KEYS[1]: "x"})
+        assert metrics.get_sample_value("heatsink_table_refusals_total") == 1
+        assert metrics.get_sample_value("heatsink_table_waits_total") == 0
+
+
 def test_a_session_attaches_all_clients_that_it_makes_later(engine: Engine) -> None:
     plain = engine.make_table(f"session{next(names)}")
     session = boto3.Session("any", "any", region_name="us-east-1")
-    with attach(session, tables=[declared(plain.name)], registry=engine.registry):
+    tables = [declared(plain.name)]
+    with attach(session, tables=tables, registry=engine.registry):
+        with pytest.raises(InvalidSetting, match="is attached to this session already"):
+            attach(session, tables=tables, registry=engine.registry)
         client = session.client("dynamodb", endpoint_url=engine.endpoint)
         with pytest.raises(ClientError, match="reserved for buckets"):
             client.get_item(
@@ -189,12 +206,32 @@ def test_a_detached_client_is_as_before(made: Any) -> None:
     assert "Item" not in plain.get_item(Key=key)
 
 
-def test_of_two_attachments_the_open_one_goes_on(made: Any, engine: Engine) -> None:
-    table, _, _ = made
-    attach(table, tables=[declared(table.name)], registry=engine.registry).close()
+def test_a_second_attachment_of_a_table_is_refused_and_the_first_goes_on(
+    made: Any, engine: Engine
+) -> None:
+    table, _, attachment = made
+    tables = [declared(table.name)]
+    said = f"table {table.name} is attached to this client already"
+    with pytest.raises(InvalidSetting, match=said):
+        attach(table, tables=tables, registry=engine.registry)
+    with pytest.raises(InvalidSetting, match=said):
+        attachment.add(table)
     item = {KEYS[0]: "cold", KEYS[1]: now()}
     table.put_item(Item=item)
     assert table.get_item(Key=item)["Item"] == item
+
+
+def test_of_two_attachments_with_tables_of_their_own_the_open_one_goes_on(
+    made: Any, engine: Engine
+) -> None:
+    table, _, _ = made
+    other = engine.make_table(f"second{next(names)}")
+    attach(table, tables=[declared(other.name)], registry=engine.registry).close()
+    item = {KEYS[0]: "cold", KEYS[1]: now()}
+    table.put_item(Item=item)
+    assert table.get_item(Key=item)["Item"] == item
+    with pytest.raises(ClientError, match=f"attachment of table {other.name} is closed"):
+        table.meta.client.put_item(TableName=other.name, Item=item)
 
 
 def test_wrong_arguments_are_named(engine: Engine) -> None:
@@ -208,6 +245,7 @@ def test_wrong_arguments_are_named(engine: Engine) -> None:
 
     assert "tables must be a list" in said(right)
     assert "tables must be a list of SpreadTable" in said([plain.name])
+    assert f"tables declares the table '{plain.name}' twice" in said([right, right])
     assert "there is no table 'chatt' in us-east-1" in said([declared("chatt")])
     wrong = SpreadTable(plain.name, partition_key="rom", sort_key=KEYS[1], rules=[])
     assert f"partition_key is 'rom', but table {plain.name} has {KEYS[0]!r}" in said([wrong])

@@ -3,42 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
-from click.testing import CliRunner
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamodb.connection import Connection
-from pynamodb.exceptions import PutError
+from benchmarks.environments import python_of
+from pynamodb.attributes import BooleanAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import DoesNotExist, PutError, TransactWriteError, UpdateError
+from pynamodb.expressions.update import Action
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from pynamodb.models import Model
-from pynamodb.transactions import TransactWrite
+from pynamodb.transactions import TransactGet, TransactWrite
 
-import heatsink
 from heatsink.boto import Attachment, attach
-from heatsink.cli import main
-from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.keys import TAG
-from heatsink.door.times import iso_text
-from heatsink.primitives.subjects import Kind, Subject
-from tests.adoption import complete_adoption
+from tests.adoption import complete_adoption, spread_index, spread_value
 from tests.door.world import DEFINITION
 from tests.waiting import until
 
 from .conftest import Engine
-from .shop import CALLS, App, chat, shop, times
+from .shop import CALLS, chat, declared, run, run_async, shop, times
 
+ROOT = Path(__file__).resolve().parents[2]
 names = count()
 SINCE_MS = 100  # messages are dated up to 20 ms before now
-
-
-def declared(name: str) -> SpreadTable:
-    rules = [by_time("MSG#", iso_text), by_time("ORDER#", iso_text)]
-    return SpreadTable(name, partition_key="pk", sort_key="sk", rules=rules)
 
 
 class Tables:
@@ -63,24 +57,16 @@ class Tables:
 
     def spread_index(self) -> None:
         """Spread the index by-kind, and wait until new messages go to several of its buckets."""
-        address = f"dynamodb://{self.spread}?endpoint={self.engine.endpoint}"
-        flags = ["--index", "by-kind", "--spread", "--in-flight", "0"]
-        ran = CliRunner().invoke(main, ["adopt", self.engine.registry, address, *flags])
-        assert ran.exit_code == 0, ran.output
-        value = Subject(Kind.INDEX, f"{self.spread}/by-kind/message")
-        with heatsink.connect_sync(self.engine.registry, coordinate=False) as hs:
-            hs.pin(value, buckets=3, reason="a test")
+        registry = self.engine.registry
+        spread_index(registry, self.engine.endpoint, self.spread, "by-kind")
+        spread_value(registry, self.spread, "by-kind", "message", SINCE_MS)
 
-            def is_spread() -> bool:
-                found = hs.explain(value)
-                return found.layout.epoch_at(found.now_ms - SINCE_MS).buckets == 3
-
-            until(is_spread)
-
-    def stored(self, name: str = "pk") -> set[str]:
-        """Return the partition keys of the spread table, or of its index, as they are stored."""
+    def check_spread(self) -> None:
+        """Check that rows of the table, and entries of its index, are in several buckets."""
         found = self.client.scan(TableName=self.spread)["Items"]
-        return {item[name]["S"] for item in found if name in item}
+        for name in ("pk", "heatsink:by-kind"):
+            stored = {item[name]["S"] for item in found if name in item}
+            assert len([one for one in stored if TAG in one]) > 1, name
 
 
 @pytest.fixture
@@ -93,61 +79,6 @@ def tables(engine: Engine) -> Tables:
 
 def attached(target: Any, tables: Tables) -> Attachment:
     return attach(target, tables=[declared(tables.spread)], registry=tables.engine.registry)
-
-
-def shown(answer: dict[str, Any], table: str) -> dict[str, Any]:
-    """Return an answer without what differs between two tables."""
-    answer = {name: value for name, value in answer.items() if name != "ResponseMetadata"}
-    for field in ("Responses", "UnprocessedItems", "UnprocessedKeys"):
-        if isinstance(answer.get(field), dict) and table in answer[field]:
-            rows = answer[field][table]
-            answer[field] = sorted(rows, key=lambda row: str(row["sk"]))
-    return answer
-
-
-def outcome(call: Any) -> dict[str, Any]:
-    try:
-        return dict(call())
-    except ClientError as error:
-        return {
-            "error": error.response["Error"],
-            "item": error.response.get("Item"),
-            "reasons": error.response.get("CancellationReasons"),
-        }
-
-
-def run(app: App, client: Any, table: str) -> list[dict[str, Any]]:
-    answers: list[dict[str, Any]] = []
-    try:
-        method, parameters = next(app)
-        while True:
-            answer = outcome(lambda: getattr(client, method)(**parameters))  # noqa: B023
-            answers.append(shown(answer, table))
-            method, parameters = app.send(answer)
-    except StopIteration:
-        return answers
-
-
-async def run_async(app: App, client: Any, table: str) -> list[dict[str, Any]]:
-    answers: list[dict[str, Any]] = []
-    try:
-        method, parameters = next(app)
-        while True:
-            try:
-                answer = dict(await getattr(client, method)(**parameters))
-            except ClientError as error:
-                answer = outcome(_raising(error))
-            answers.append(shown(answer, table))
-            method, parameters = app.send(answer)
-    except StopIteration:
-        return answers
-
-
-def _raising(error: Exception) -> Any:
-    def call() -> None:
-        raise error
-
-    return call
 
 
 def test_the_application_is_unchanged_on_boto3(tables: Tables) -> None:
@@ -166,8 +97,7 @@ def test_the_application_is_unchanged_on_boto3(tables: Tables) -> None:
         found += run(shop(tables.spread, at), client, tables.spread)
         assert found == expected
     assert len(found) == CALLS
-    assert len([name for name in tables.stored() if TAG in name]) > 1
-    assert len([name for name in tables.stored("heatsink:by-kind") if TAG in name]) > 1
+    tables.check_spread()
 
 
 async def test_the_application_is_unchanged_on_aiobotocore(tables: Tables) -> None:
@@ -179,6 +109,8 @@ async def test_the_application_is_unchanged_on_aiobotocore(tables: Tables) -> No
             "dynamodb", region_name="us-east-1", endpoint_url=engine.endpoint, **keys
         )
         async with made as client:
+            await client.scan(TableName=tables.spread)  # the first request records the declaration
+            await asyncio.to_thread(tables.spread_index)
             await asyncio.to_thread(tables.spread_room, attachment, 4)
             at = times(20)
             expected = run(chat(tables.plain, at), tables.client, tables.plain)
@@ -187,7 +119,41 @@ async def test_the_application_is_unchanged_on_aiobotocore(tables: Tables) -> No
             found += await run_async(shop(tables.spread, at), client, tables.spread)
     assert found == expected
     assert len(found) == CALLS
-    assert len([name for name in tables.stored() if TAG in name]) > 1
+    tables.check_spread()
+
+
+def run_elsewhere(name: str, *arguments: str) -> Any:
+    """Run `on_NAME.py` in the environment of `NAME.txt`, and return what it prints."""
+    python = python_of(Path(__file__).with_name(f"{name}.txt"))
+    if python is None and not os.environ.get("CI"):
+        pytest.skip(f"{name} could not be fetched from PyPI")
+    assert python is not None
+    ran = subprocess.run(
+        [python, "-m", f"tests.boto.on_{name}", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.full("makes an environment: aioboto3 needs an older aiobotocore than ours")
+@pytest.mark.timeout(300)
+def test_the_application_is_unchanged_on_aioboto3(tables: Tables) -> None:
+    engine = tables.engine
+    with attached(engine.client(), tables) as attachment:
+        tables.spread_index()
+        tables.spread_room(attachment, 4)
+        at = [times(20), times(3)]
+        given = [engine.endpoint, engine.registry, tables.spread, json.dumps(at)]
+        found = run_elsewhere("aioboto3", *given)
+    expected = run(chat(tables.plain, at[0]), tables.client, tables.plain)
+    expected += run(shop(tables.plain, at[1]), tables.client, tables.plain)
+    count = tables.client.scan(TableName=tables.plain)["Count"]
+    assert found == json.loads(json.dumps([*expected, count], default=repr))
+    assert len(found) == CALLS + 1
+    tables.check_spread()
 
 
 class ByKind(GlobalSecondaryIndex["Message"]):  # type: ignore[no-untyped-call]
@@ -212,6 +178,9 @@ class Message(Model):
     kind = UnicodeAttribute(null=True)
     score = NumberAttribute(null=True)
     likes = NumberAttribute(null=True)
+    left = NumberAttribute(null=True)
+    qty = NumberAttribute(null=True)
+    paid = BooleanAttribute(null=True)
     by_kind = ByKind()
 
 
@@ -220,7 +189,7 @@ def model_of(table: str, engine: Engine) -> type[Message]:
     return type("Message", (Message,), {"Meta": meta})
 
 
-def pynamo(model: type[Message], engine: Engine, at: list[str]) -> Iterator[Any]:
+def pynamo_chat(model: type[Message], at: list[str]) -> Iterator[Any]:
     """Use a room with PynamoDB, and yield what a person would see."""
     room = "ROOM#1"
     model(room, "META", author="ada").save(model.pk.does_not_exist())
@@ -254,20 +223,82 @@ def pynamo(model: type[Message], engine: Engine, at: list[str]) -> Iterator[Any]
     yield sorted(one.sk for one in model.scan(model.pk == room))
     keys = [(room, f"MSG#{time}#{number}") for number, time in enumerate(at[:5])]
     yield sorted(one.sk for one in model.batch_get(keys, consistent_read=True))
-    connection = Connection(region="us-east-1", host=engine.endpoint)
-    connection = model._get_connection().connection or connection
-    with TransactWrite(connection=connection) as write:
+    with TransactWrite(connection=model._get_connection().connection) as write:
         write.delete(model(room, f"MSG#{at[1]}#1"), condition=model.author == "bob")
         write.update(model(room, f"MSG#{at[3]}#3"), actions=[model.likes.set(5)])
     yield model.get(room, f"MSG#{at[3]}#3").likes
     yield model.count(room)
 
 
+def pynamo_shop(model: type[Message], at: list[str]) -> Iterator[Any]:
+    """Sell in the room with PynamoDB, and yield what a person would see."""
+    room, stock = "ROOM#1", model("STOCK", "mug", left=2)
+    connection = model._get_connection().connection
+    stock.save()
+    for number in (0, 1, 2, 1):
+        ordered = model(room, f"ORDER#{at[number]}#{number}", qty=1, kind="order", score=number)
+        try:
+            with TransactWrite(connection=connection) as write:
+                write.update(stock, [model.left.add(-1)], condition=model.left > 0)
+                write.save(ordered, condition=model.sk.does_not_exist())
+        except TransactWriteError as error:
+            reasons = [one and one.code for one in error.cancellation_reasons]
+            yield error.cause_response_code, reasons
+    ordered_in = model.sk.between(f"ORDER#{at[0]}", f"ORDER#{at[2]}~")
+    orders = list(model.query(room, ordered_in, consistent_read=True))
+    yield [one.serialize() for one in orders]
+    with TransactGet(connection=connection) as reads:
+        found = [reads.get(model, one.pk, one.sk) for one in orders]
+    yield [one.get().serialize() for one in found]
+    keys = [("STOCK", "mug"), *((one.pk, one.sk) for one in orders)]
+    yield sorted(str(one.serialize()) for one in model.batch_get(keys, consistent_read=True))
+    paying: list[Action] = [model.paid.set(value=True), model.qty.remove()]
+    orders[0].update(paying, condition=(model.pk == room) & model.paid.does_not_exist())
+    yield orders[0].serialize()
+    with pytest.raises(UpdateError) as failed:
+        orders[0].update(paying, condition=(model.pk == room) & model.paid.does_not_exist())
+    yield failed.value.cause_response_code
+    pages = model.by_kind.query("message", model.score > 10, page_size=2)
+    yield [one.serialize() for one in pages]
+    newest = model.by_kind.query("message", limit=4, scan_index_forward=False)
+    yield [one.sk for one in newest]
+    older = model.by_kind.query(
+        "message", scan_index_forward=False, last_evaluated_key=newest.last_evaluated_key
+    )
+    yield [one.sk for one in older]
+    yield model.by_kind.count("order")
+    yield sorted(one.sk for one in model.by_kind.scan(model.score < 5))
+    with model.batch_write() as batch:
+        for one in orders:
+            batch.delete(one)
+    with pytest.raises(DoesNotExist):
+        model.get(room, orders[0].sk, consistent_read=True)
+    stock.delete()
+    yield model.count("STOCK")
+
+
 def test_the_application_is_unchanged_on_pynamodb(tables: Tables) -> None:
-    engine = tables.engine
-    plain, spread = (model_of(name, engine) for name in (tables.plain, tables.spread))
+    plain, spread = (model_of(name, tables.engine) for name in (tables.plain, tables.spread))
     with attached(spread, tables) as attachment:
+        tables.spread_index()
         tables.spread_room(attachment, 4)
         at = times(20)
-        assert list(pynamo(spread, engine, at)) == list(pynamo(plain, engine, at))
-    assert len([name for name in tables.stored() if TAG in name]) > 1
+        assert list(pynamo_chat(spread, at)) == list(pynamo_chat(plain, at))
+        tables.spread_room(attachment, 7)
+        at = times(3)
+        assert list(pynamo_shop(spread, at)) == list(pynamo_shop(plain, at))
+    tables.check_spread()
+
+
+@pytest.mark.full("makes an environment: Powertools is no dependency of Heatsink or its tests")
+@pytest.mark.timeout(300)
+def test_idempotency_and_parameters_of_powertools_are_unchanged(tables: Tables) -> None:
+    endpoint = tables.engine.endpoint
+    found = run_elsewhere("powertools", endpoint, tables.spread, tables.engine.registry)
+    assert found == run_elsewhere("powertools", endpoint, tables.plain)
+    *_, paid, flags = found
+    assert len(paid) == len(set(paid)) + 1  # one failed at first
+    assert len(flags) == len(set(paid)) - 1
+    stored = {item["pk"]["S"] for item in tables.client.scan(TableName=tables.spread)["Items"]}
+    for key in ("idempotency", "flags"):
+        assert len([name for name in stored if name.startswith(key + TAG)]) > 1, key

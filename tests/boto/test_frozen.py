@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
 
 import heatsink
+from heatsink.boto import attach
 from heatsink.door.keys import TAG, subject_in
 from heatsink.spread.policy import BucketRules
 from heatsink.testing.redis import RedisServer
@@ -22,52 +23,69 @@ from tests.servers import patient_url, real
 from tests.waiting import until
 
 from .conftest import Engine
+from .frozen import declared, serve, the_nursery
 
 HOT = "hot"
 FEW, MANY = 8, 500
 WRITES = 20
+DISCARD_EACH = 5
 BODY = "x" * 20_000
+ANSWER_S = 60
 
 
 class Function:
     """A process that stands still unless it is called."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: BaseProcess, calls: Connection) -> None:
         self._process = process
-
-    def freeze(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        self._calls = calls
 
     def call(self, operation: str, **parameters: Any) -> Any:
         """Thaw, call, and freeze again."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.send_signal(signal.SIGCONT)
-        self._process.stdin.write(json.dumps([operation, parameters]) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        self.freeze()
+        self._signal(signal.SIGCONT)
+        self._calls.send((operation, parameters))
+        answer = self.answer()
+        self._signal(signal.SIGSTOP)
         return answer
+
+    def answer(self) -> Any:
+        assert self._calls.poll(ANSWER_S)
+        return self._calls.recv()
+
+    def end(self) -> None:
+        """Thaw the process, and let it close its client."""
+        self._signal(signal.SIGCONT)
+        self._calls.send(None)
+        self._process.join(ANSWER_S)
+        assert self._process.exitcode == 0
+
+    def discard(self) -> None:
+        """Kill the frozen process: it never runs again."""
+        self._process.kill()
+        self._process.join()
+
+    def _signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
 
 
 @contextmanager
 def a_function(engine: Engine, table: str, news: str = "") -> Iterator[Function]:
-    command = [sys.executable, "-m", "tests.boto.frozen", engine.endpoint, engine.registry, table]
-    process = subprocess.Popen(
-        [*command, news], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    nursery = the_nursery()
+    ours, theirs = nursery.Pipe()
+    given = (theirs, engine.endpoint, engine.registry, table, news)
+    process = nursery.Process(target=serve, args=given)
+    process.start()
+    theirs.close()
+    function = Function(process, ours)
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield Function(process)
-        process.send_signal(signal.SIGCONT)
-        process.communicate()
+        assert function.answer() == "ready"
+        yield function
+        if process.is_alive():
+            function.end()
     finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        function.discard()
+        ours.close()
 
 
 def now(number: int) -> str:
@@ -108,14 +126,37 @@ def stored(engine: Engine, table: str) -> set[str]:
     return {row["conversation"]["S"] for row in rows}
 
 
+def rows_of(engine: Engine, table: str, news: str) -> list[str]:
+    """Return the sort keys that an attached client reads, page by page."""
+    client = engine.client()
+    found: list[str] = []
+    asked: dict[str, Any] = {
+        "TableName": table,
+        "KeyConditionExpression": "conversation = :c",
+        "ExpressionAttributeValues": {":c": {"S": HOT}},
+        "ProjectionExpression": "sent",
+        "ConsistentRead": True,
+    }
+    tables = [declared(table)]
+    with attach(client, tables=tables, registry=engine.registry, coordinate=False, news=news):
+        for page in client.get_paginator("query").paginate(**asked):
+            found += [row["sent"]["S"] for row in page["Items"]]
+    return found
+
+
 @pytest.mark.parametrize(
     "processes",
     [FEW, pytest.param(MANY, marks=pytest.mark.full("500 processes, one after the other"))],
 )
-@pytest.mark.timeout(1_800)
-def test_heat_of_short_processes_reaches_the_leader(engine: Engine, processes: int) -> None:
-    """Each writes for less than a window, and ends. Together they make a key hot."""
-    table = f"short{processes}"
+@pytest.mark.timeout(900)
+def test_rows_and_heat_of_short_processes_reach_readers_and_leader(
+    engine: Engine, processes: int
+) -> None:
+    """Each writes for less than a window. Together they make a key hot, and no row is lost.
+
+    Between two calls each stands still. Some are killed then, as Lambda discards them.
+    """
+    table, written = f"short{processes}", list[str]()
     ready(engine, table)
     with real(RedisServer) as redis:
         news = patient_url(redis.url)
@@ -127,7 +168,13 @@ def test_heat_of_short_processes_reaches_the_leader(engine: Engine, processes: i
                         sent = now(number * WRITES + write)
                         key = {"conversation": {"S": HOT}, "sent": {"S": sent}}
                         function.call("put_item", Item={**key, "body": {"S": BODY}})
-                if processes == FEW and hs.explain(subject_in(table, HOT)).buckets > 1:
-                    break
+                        written.append(sent)
+                    if number % DISCARD_EACH == DISCARD_EACH - 1:
+                        function.discard()
             until(lambda: hs.explain(subject_in(table, HOT)).layout.max_buckets > 1)
-    assert TAG not in HOT
+            last = now(processes * WRITES)
+            with a_function(engine, table, news) as function:
+                function.call("put_item", Item={"conversation": {"S": HOT}, "sent": {"S": last}})
+        assert rows_of(engine, table, news) == sorted([*written, last])
+    if processes == MANY:
+        assert any(TAG in name for name in stored(engine, table))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from heatsink.boto import times
 from heatsink.door.declaration import BACKWARDS_MS_MAX
+from heatsink.door.times import first_text
 from heatsink.errors import InvalidId
 
 ZONES = st.sampled_from([UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-11)), None])
@@ -50,6 +51,30 @@ def test_iso_texts_that_are_read_sort_as_their_times_do(one: str, other: str) ->
     earlier, later = (read_or_none(text) for text in sorted((one, other)))
     if earlier is not None and later is not None:
         assert earlier <= later + BACKWARDS_MS_MAX
+
+
+TEXTS = st.one_of(
+    st.from_regex(r"2026-11-15T12:00:0[0-9](\.[0-9]{1,4})?(Z|#x|,1|)", fullmatch=True),
+    st.from_regex(r"17947440[0-9]{5}(#x)?", fullmatch=True),
+)
+
+
+@given(text=TEXTS, earlier_ms=st.sampled_from([0, 1, 500, 1_000, 60_000]))
+def test_no_text_before_the_first_text_of_a_time_has_this_time_or_a_later_one(
+    text: str, earlier_ms: int
+) -> None:
+    time_of = times.iso_text if "T" in text else times.millis_text
+    read = times.careful(times.after("MSG#", time_of))
+    first = first_text(read, read(f"MSG#{text}") - earlier_ms)
+    assert f"MSG#{text}" >= first > "MSG#"
+
+
+def test_old_sort_keys_are_before_the_first_text_of_a_horizon() -> None:
+    horizon_ms = times.iso_text("2026-11-15T12:00:00.500Z")
+    first = first_text(times.careful(times.after("MSG#", times.iso_text)), horizon_ms)
+    assert "MSG#2026-11-15T12:00:00.499Z#1" < first < "MSG#2026-11-15T12:00:00.501Z"
+    assert first_text(times.careful(times.millis_text), horizon_ms) == str(horizon_ms)
+    assert first_text(times.ulid_text, horizon_ms) == ""  # must be read
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from msgspec.structs import replace
+
 from heatsink.bulk import changes
 from heatsink.bulk.batch import Batch, PartEnd, PartPlace, digest_of
+from heatsink.bulk.groups import common_lane
 from heatsink.bulk.store import (
     Chunk,
     Claimed,
@@ -23,6 +26,7 @@ from heatsink.bulk.store import (
     Slice,
     Verb,
 )
+from heatsink.bulk.submit import part_of
 from heatsink.stores.memory.queue.queue import MemoryQueue
 from heatsink.stores.redis.queue.queue import RedisQueue
 from heatsink.testing import ManualClock
@@ -79,11 +83,18 @@ class Driver:
     async def slices(self, want: int = 100, **grants: int) -> list[Slice]:
         return (await self.claim(want, grants=grants)).slices
 
-    async def settle(self, item: Slice, marks: str, *setbacks: Setback, used_us: int = -1) -> bool:
+    async def settle(
+        self,
+        item: Slice,
+        marks: str,
+        *setbacks: Setback,
+        used_us: int = -1,
+        results: Sequence[tuple[int, bytes]] = (),
+    ) -> bool:
         """False if the lease was lost. A single mark is for all items of it."""
         text = marks * item.count if len(marks) == 1 else marks
         us = COST_US * len(text.replace(".", "").replace("b", "")) if used_us < 0 else used_us
-        outcome = Outcome(item.attempt, text, us, list(setbacks))
+        outcome = Outcome(item.attempt, text, us, list(setbacks), list(results))
         return not await self.stores.queue.settle(PARTITION, [outcome], [], LEASE_MS)
 
     async def beat(self, *attempts: str) -> list[str]:
@@ -122,18 +133,8 @@ def single_of(id: str, **about: Any) -> Single:
     place = PartPlace(id, PARTITION, 1, digest_of(body), ((0, 1, 1),))
     generation = f"generation-{id}"
     record = changes.sealed(opened, generation, [place], NOW_MS, opened.fingerprint).next()
-    part = Part(
-        id=id,
-        batch=record.id,
-        tenant=record.tenant,
-        action=record.action,
-        submitted_ms=record.submitted_ms,
-        lane=record.lane,
-        weight=record.weight,
-        priority=record.priority,
-        start_ms=record.start_ms,
-    )
-    return Single(record, part, Chunk(0, 1, body))
+    part = part_of(record, generation, PARTITION, bool(record.limits), common_lane(record))
+    return Single(record, replace(part, id=id), Chunk(0, 1, body))
 
 
 async def ring_until_heard(driver: Driver, waiting: asyncio.Task[set[int]]) -> set[int]:
@@ -164,6 +165,7 @@ async def lose_chunk(stores: QueueStores, part: str, chunk: int) -> None:
             share.chunks.pop(chunk, None)
         return
     assert isinstance(queue, RedisQueue)
+    await queue.gaps(PARTITION, part, chunk + 2)  # makes a part in short form an ordinary hash
     key = queue._keys.part(PARTITION, part)
     for name in (key, f"{key}/chunks"):  # a small single item is in the part's own hash
         await queue._places.connection(PARTITION).run("HDEL", name, f"b{chunk}", f"c{chunk}")
@@ -184,3 +186,5 @@ async def lose_part(stores: QueueStores, partition: int, part: str) -> None:
     key = queue._keys.part(partition, part)
     for suffix in ("", "/chunks", "/delayed", "/suspects", "/notes", "/missing", "/record"):
         await queue._places.connection(partition).run("DEL", key + suffix)
+    _, *short = queue._keys.short(partition, part)
+    await queue._places.connection(partition).run("HDEL", *short)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass
@@ -16,13 +18,21 @@ class Run:
     ended_s: float = float("inf")
 
 
+class Leased(NamedTuple):
+    """Places that a dead process has until its lease ends."""
+
+    places: int
+    from_s: float
+    to_s: float
+
+
 @dataclass
 class Overlaps:
     """Runs of handlers that record begin and end, and deaths of processes."""
 
-    lease_s: float
     runs: list[Run] = field(default_factory=list)
     deaths_s: dict[str, float] = field(default_factory=dict)
+    leased: list[Leased] = field(default_factory=list)
 
     def ended(self) -> list[Run]:
         """Return all runs, which end when their process dies."""
@@ -33,28 +43,30 @@ class Overlaps:
             for r in self.runs
         ]
 
-    def most(self) -> int:
-        """Return the largest number of runs of one key at a time."""
+    def begins(self) -> Iterator[tuple[float, int]]:
+        """Yield for each begin of a run its time, and how many runs of the key there are then."""
         changes: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
         for run in self.ended():
             changes[run.key] += [(run.began_s, 1), (run.ended_s, -1)]
-        most = 0
         for each in changes.values():
             count = 0
-            for _, change in sorted(each):  # an end comes before a begin of the same moment
+            for at_s, change in sorted(each):  # an end comes before a begin of the same moment
                 count += change
-                most = max(most, count)
-        return most
+                if change > 0:
+                    yield at_s, count
+
+    def most(self) -> int:
+        """Return the largest number of runs of one key at a time."""
+        return max((count for _, count in self.begins()), default=0)
 
     def share(self, running: int, keys: int, from_s: float, to_s: float) -> float:
         """Return which part of the possible work was done between two times.
 
         A place of a process that has died is not possible until its lease has ended.
         """
-        used = lost = 0.0
-        for run in self.ended():
-            used += max(min(run.ended_s, to_s) - max(run.began_s, from_s), 0.0)
-            died_s = self.deaths_s.get(run.process)
-            if died_s is not None and run.ended_s == died_s:
-                lost += max(min(died_s + self.lease_s, to_s) - max(died_s, from_s), 0.0)
-        return used / (running * keys * (to_s - from_s) - lost)
+        used = sum(max(min(r.ended_s, to_s) - max(r.began_s, from_s), 0.0) for r in self.ended())
+        leased = sum(
+            each.places * max(min(each.to_s, to_s) - max(each.from_s, from_s), 0.0)
+            for each in self.leased
+        )
+        return used / (running * keys * (to_s - from_s) - leased)

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from heatsink.bulk.actions import Context
-from heatsink.bulk.work.pump import ANSWER_S_MAX, AnswerTime, Pump
+from heatsink.bulk.work.pool import ANSWER_S_MAX, AnswerTime
+from heatsink.bulk.work.pump import Pump
 from heatsink.lab.world import ACTION, WorkerFleet, world
 from heatsink.stores.memory.queue.queue import MemoryQueue
 from heatsink.testing import SkewedClock, run_on_virtual_time

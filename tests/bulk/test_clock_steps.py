@@ -127,7 +127,7 @@ async def test_a_dead_member_is_forgotten_in_seconds(
     await stepped.stores.fleet.join("dead", ["push"], 3_000)
     await step_each_second(stepped, steps)
     await stepped.driver.wait(3_000)
-    assert await stepped.stores.fleet.join("me", ["mail"], 5_000) == ["me"]
+    assert await stepped.stores.fleet.join("me", ["mail"], 5_000) == (["me"], ["mail"])
     assert await stepped.stores.fleet.offered() == ["mail"]
 
 

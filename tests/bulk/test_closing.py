@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -57,6 +58,45 @@ async def test_whoever_uses_a_client_that_is_closed_is_told_so(use: str, kind: s
             await asyncio.wait_for(using, PATIENCE_S)
         with pytest.raises(Closed):
             await queue.bulk.status("x")
+
+
+@pytest.mark.parametrize("ends", ["is cancelled", "runs"])
+async def test_a_worker_gives_its_partitions_back_when_its_client_closes(ends: str) -> None:
+    """Three runs one after another: no run waits for a lease of the last one."""
+    actions = Actions()
+    actions.action("act")(AsyncMock(return_value=None))
+    with real(RedisServer) as redis:
+        for _ in range(3):
+            async with connect_queue(redis.url, BulkSettings(durability="relaxed")) as queue:
+                fleet = queue.stores.fleet
+                for number in range(16):
+                    assert await fleet.own(number, "next", 60_000), "nobody has a lease"
+                    await fleet.disown(number, "next")
+                worker = queue.worker(actions, member_s=600.0)
+                running = asyncio.ensure_future(worker.run())
+                batch = await queue.bulk.submit("act", range(100))
+                assert (await queue.bulk.wait(batch.id, PATIENCE_S)).done == 100
+                assert len(worker.partitions) == 16
+                if ends == "is cancelled":
+                    running.cancel()
+            assert await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_handler_may_close_its_own_client() -> None:
+    actions, closed = Actions(), asyncio.Event()
+    queue = connect_queue("memory://")
+
+    @actions.action("act")
+    async def act(_item: int, _: Context) -> None:
+        try:
+            await queue.close()
+        finally:
+            closed.set()
+
+    await queue.bulk.submit("act", [1])
+    with pytest.raises(Closed):
+        await asyncio.wait_for(queue.worker(actions).run(), PATIENCE_S)
+    assert closed.is_set()
 
 
 async def test_a_worker_that_was_stopped_first_ends_in_peace() -> None:

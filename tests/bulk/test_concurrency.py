@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heatsink.bulk import Context, Limit
-from heatsink.bulk.work.consumer import ConsumerSettings
+from heatsink.bulk.settings import ConsumerSettings
 from heatsink.errors import InvalidSetting
 
 from .world import World, on_virtual_time

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
-from heatsink.bulk import Context
+import pytest
+
+from heatsink.bulk import Actions, Context
+from heatsink.bulk.actions import Action
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 
-from .world import Running, World, on_virtual_time
+from .world import Running, World, on_virtual_time, stubborn_sleep
 
 
 def slow_world(partitions: int, seconds: float = 0.1) -> World:
@@ -125,9 +129,14 @@ async def test_an_item_that_kills_its_workers_fails_after_three_of_them() -> Non
 
 @on_virtual_time
 async def test_a_worker_that_lost_its_lease_changes_nothing() -> None:
-    world = slow_world(1, 4.0)
+    world = World(1)
+
+    @world.action()
+    async def stubborn(_item: int, _: Context) -> None:
+        await stubborn_sleep(4.0)
+
     cut_off = world.start("first", workers=1, lease_s=2.0, member_s=1.0)
-    batch = await world.bulk.submit("slow", [7])
+    batch = await world.bulk.submit("stubborn", [7])
     await asyncio.sleep(1.0)
     cut_off.process.faults.cut = True
     async with world.consumer("second", workers=1, lease_s=2.0, member_s=1.0):
@@ -139,6 +148,59 @@ async def test_a_worker_that_lost_its_lease_changes_nothing() -> None:
         assert (await world.bulk.wait(batch.id, 20.0)).done == 1
     assert world.server.queue.partitions[0].tally["done"] == 1
     await cut_off.stop()
+
+
+@on_virtual_time
+async def test_a_handler_is_cancelled_before_the_lease_of_its_item_ends() -> None:
+    """So it does not overlap with the same item in another worker."""
+    world, ran = World(1), list[tuple[float, float]]()
+
+    @world.action()
+    async def long(_item: int, _: Context) -> None:
+        began_s = world.clock.monotonic_s()
+        try:
+            await asyncio.sleep(20.0)
+        finally:
+            ran.append((began_s, world.clock.monotonic_s()))
+
+    cut_off = world.start("first", workers=1, lease_s=4.0, member_s=2.0)
+    batch = await world.bulk.submit("long", [7])
+    await asyncio.sleep(6.0)  # renewed meanwhile
+    assert not ran
+    cut_off.process.faults.cut = True
+    async with world.consumer("second", workers=1, lease_s=4.0, member_s=2.0):
+        assert (await world.bulk.wait(batch.id, 60.0)).done == 1
+    (first_began_s, first_ended_s), (second_began_s, second_ended_s) = ran
+    assert first_ended_s <= second_began_s
+    assert first_ended_s - first_began_s < 6.0 + 4.0
+    assert second_ended_s - second_began_s == pytest.approx(20.0)
+    cut_off.process.faults.heal()
+    await cut_off.stop()
+
+
+@on_virtual_time
+async def test_a_handler_in_a_thread_is_not_cancelled_with_the_lease_of_its_item() -> None:
+    """It cannot be. Its outcome counts if nobody else has got the item meanwhile."""
+    world, is_cancelled = World(1), False
+    actions = Actions()
+
+    async def long(_item: int, _: Context) -> None:  # in place of a thread, on virtual time
+        nonlocal is_cancelled
+        try:
+            await asyncio.sleep(6.0)
+        except asyncio.CancelledError:
+            is_cancelled = True
+            raise
+
+    world.actions = actions.and_also(Action("long", long, is_async=False))
+    async with world.consumer(workers=1, lease_s=2.0, member_s=1.0) as consumer:
+        batch = await world.bulk.submit("long", [7])
+        await asyncio.sleep(1.0)
+        pump = consumer._pumps[0]
+        with patch.object(pump, "flush", AsyncMock(return_value=False)):
+            await asyncio.sleep(3.0)
+        assert (await world.bulk.wait(batch.id, 60.0)).done == 1
+    assert not is_cancelled
 
 
 @on_virtual_time

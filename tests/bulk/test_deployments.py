@@ -14,7 +14,7 @@ from .world import World, on_virtual_time
 
 
 @on_virtual_time
-async def test_items_of_a_new_action_wait_until_the_old_workers_are_gone() -> None:
+async def test_items_of_a_new_action_run_while_old_workers_are_there() -> None:
     world = World(4)
     old = world.start("old")
 
@@ -26,13 +26,74 @@ async def test_items_of_a_new_action_wait_until_the_old_workers_are_gone() -> No
     async with world.consumer("new"):
         await asyncio.sleep(10.0)
         batches = [await world.bulk.submit("new", range(10)) for _ in range(8)]
-        await asyncio.sleep(300.0)
-        states = [(await world.bulk.status(batch.id)).state for batch in batches]
-        assert set(states) == {"running", "done"}
-        await old.stop()
         for batch in batches:
-            assert (await world.bulk.wait(batch.id, 30.0)).done == 10
+            assert (await world.bulk.wait(batch.id, 60.0)).done == 10
+        await old.stop()
     assert len(world.ran) == 80
+
+
+@on_virtual_time
+async def test_a_process_without_actions_leaves_the_queue_to_those_that_have_some() -> None:
+    world = World(16)
+    worker = world.start("worker")
+    world.actions = Actions()
+    async with world.consumer("server") as server:
+        await asyncio.sleep(10.0)
+        assert (worker.consumer.partitions, server.partitions) == (list(range(16)), [])
+        batches = [await world.bulk.submit("note", range(20), spread=False) for _ in range(16)]
+        began_s = world.clock.monotonic_s()
+        for batch in batches:
+            assert (await world.bulk.wait(batch.id, 60.0)).done == 20
+        assert world.clock.monotonic_s() - began_s < 2.0
+        await worker.stop()
+        await asyncio.sleep(15.0)
+        assert server.partitions == list(range(16))
+        late = await world.bulk.submit("note", [1])
+        await asyncio.sleep(5.0)
+        assert (await world.bulk.status(late.id)).reason == "waiting: no worker has action 'note'"
+
+
+@on_virtual_time
+async def test_workers_with_different_actions_all_get_their_items() -> None:
+    """Each of three processes has an action of its own, for half an hour."""
+    world = World(4)
+    ran: dict[str, int] = {}
+    running = []
+    for name in ("a", "b", "c"):
+        world.actions = Actions()
+
+        async def run(_: int, context: Context) -> None:
+            assert context.attempt == 1
+            await asyncio.sleep(0.01)
+            ran[context.batch] = ran.get(context.batch, 0) + 1
+
+        world.actions.action(name, max_attempts=1)(run)
+        running.append(world.start(name))
+    await asyncio.sleep(5.0)
+    for _ in range(30):
+        batches = [await world.bulk.submit(name, range(40)) for name in ("a", "b", "c")]
+        for batch in batches:
+            assert (await world.bulk.wait(batch.id, 120.0)).done == 40
+        await asyncio.sleep(60.0)
+    assert set(ran.values()) == {40}
+    for each in running:
+        await each.stop()
+
+
+@on_virtual_time
+async def test_no_item_fails_while_a_worker_that_has_its_action_is_there() -> None:
+    """That worker never takes the partition: only its membership is renewed."""
+    world = World(1)
+    batch = await world.bulk.submit("far", [1])
+    async with world.consumer():
+        for _ in range(1_000):
+            await world.server.fleet.join("other", ["far"], 5_000)
+            await asyncio.sleep(1.0)
+        progress = await world.bulk.status(batch.id)
+        assert (progress.waiting, progress.failed) == (1, 0)
+        assert progress.reason == "waiting until a worker with action 'far' takes its partition"
+        await world.server.fleet.leave("other")
+        assert (await world.bulk.wait(batch.id, 900.0)).failed == 1
 
 
 @on_virtual_time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -176,6 +177,41 @@ async def test_a_key_has_one_batch_in_each_window() -> None:
         later = await shop.bulk.submit("note", [6, 7], unique="order-7", within=60)
         assert (await shop.bulk.wait(later.id, WAIT_S)).done == 2
     assert shop.items_run(first.id) == [1]
+
+
+@on_virtual_time
+async def test_a_window_goes_by_the_clock_of_the_queue() -> None:
+    shop = Shop()
+    await shop.clock.sleep(60.0 - shop.clock.now_s() % 60.0 + 1.0)
+    ids = set()
+    for number, ahead_s in enumerate((0.0, 1e6, -90.0)):
+        process = shop.process(f"p{number}")
+        process.clock.offset_s = ahead_s
+        bulk = shop.bulk_of(process)
+        ids.add((await bulk.submit("note", [1], unique="order-7", within=60)).id)
+        process.clock.offset_s -= 30.0
+        ids.add((await bulk.enqueue("note", 1, unique="order-7", within=60)).id)
+    (id,) = ids
+    window_s = int(id.rpartition(":")[2])
+    assert window_s <= shop.clock.now_s() < window_s + 60
+
+
+@on_virtual_time
+async def test_a_key_per_item_drops_items_and_shares_calls() -> None:
+    shop = Shop()
+    await shop.clock.sleep(60.0 - shop.clock.now_s() % 60.0 + 1.0)
+    orders = [1, 2, 3, 2, 1]
+    async with shop.consumer():
+        for _ in range(2):
+            batches = await asyncio.gather(
+                *(
+                    shop.bulk.enqueue("note", order, unique=f"order-{order}", within=60)
+                    for order in orders
+                )
+            )
+            for batch in batches:
+                await shop.bulk.wait(batch.id, WAIT_S)
+    assert sorted(item for _, item, _ in shop.ran) == [1, 2, 3]
 
 
 @on_virtual_time

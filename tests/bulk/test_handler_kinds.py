@@ -12,7 +12,8 @@ import pytest
 
 from heatsink.bulk import Actions, Bulk, BulkSettings, Context
 from heatsink.bulk.batch import Progress
-from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.bulk.settings import ConsumerSettings
+from heatsink.bulk.work.consumer import Consumer
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.stores.memory.queue import MemoryQueueServer

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from heatsink.bulk import Actions, Bulk, BulkSettings, Context, Fail, RateLimited, Retry
-from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.bulk.settings import ConsumerSettings
+from heatsink.bulk.work.consumer import Consumer
 from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.threads import BadEnd, in_thread
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing.clocks import VirtualLoop
 
@@ -84,6 +86,39 @@ async def test_whatever_a_handler_raises_is_the_items_and_not_the_workers() -> N
         reasons = [reason for _, reason, _ in await failures(world, batch.id)]
     assert (progress.done, progress.failed) == (16, 4)
     assert reasons == ["SystemExit: 1", "KeyboardInterrupt", "CancelledError", "GeneratorExit"]
+
+
+@on_virtual_time
+async def test_a_worker_survives_a_generator_exit_that_its_handler_waited_for() -> None:
+    """asyncio throws it into the worker's task, past everything that the handler can catch."""
+    world = World()
+    ended: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, found: ended.append(found))
+
+    @world.action(max_attempts=1)
+    async def waits(item: int, _: Context) -> None:
+        answer = asyncio.get_running_loop().create_future()
+        error = GeneratorExit() if item < 3 else ValueError()
+        asyncio.get_running_loop().call_soon(answer.set_exception, error)
+        await answer
+
+    async with world.consumer(workers=1):
+        batch = await world.bulk.submit("waits", range(4))
+        await world.bulk.wait(batch.id, 30.0)
+        reasons = [reason for _, reason, _ in await failures(world, batch.id)]
+    assert reasons == ["GeneratorExit", "GeneratorExit", "GeneratorExit", "ValueError"]
+    assert not ended
+
+
+@pytest.mark.parametrize("kind", [GeneratorExit, StopIteration])
+async def test_what_a_future_cannot_carry_leaves_a_thread_as_an_error(
+    kind: type[BaseException],
+) -> None:
+    def raises() -> None:
+        raise kind
+
+    with pytest.raises(BadEnd, match=kind.__name__):
+        await in_thread(raises)
 
 
 @on_virtual_time

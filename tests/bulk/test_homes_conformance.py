@@ -8,7 +8,7 @@ import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, Rate
 from heatsink.bulk.plan import QueuePlan
-from heatsink.bulk.store import ANNOUNCED_MS, QueueStores
+from heatsink.bulk.store import ANNOUNCED_MS, ClaimRequest, QueueStores
 from heatsink.testing import ManualClock
 
 from .driver import PARTITION, Driver, ring_until_heard
@@ -69,12 +69,12 @@ async def test_a_forgotten_batch_is_gone(stores: QueueStores) -> None:
 async def test_members_are_there_until_their_time_is_over_or_they_leave(
     stores: QueueStores, clock: ManualClock
 ) -> None:
-    assert await stores.fleet.join("b", ["mail"], 1_000) == ["b"]
-    assert await stores.fleet.join("a", ["push", "mail"], 3_000) == ["a", "b"]
+    assert (await stores.fleet.join("b", ["mail"], 1_000)).members == ["b"]
+    assert await stores.fleet.join("a", ["push", "mail"], 3_000) == (["a", "b"], ["mail", "push"])
     await clock.advance(1.0)
-    assert await stores.fleet.join("c", [], 3_000) == ["a", "c"]
+    assert await stores.fleet.join("c", [], 3_000) == (["a", "c"], ["mail", "push"])
     await stores.fleet.leave("a")
-    assert await stores.fleet.join("c", [], 3_000) == ["c"]
+    assert (await stores.fleet.join("c", [], 3_000)).members == ["c"]
     assert await stores.fleet.actions() == ["mail", "push"]
 
 
@@ -126,6 +126,19 @@ async def test_a_partition_has_one_owner_at_a_time(stores: QueueStores, clock: M
     assert not await stores.fleet.own(1, "a", 1_000)
     await stores.fleet.disown(1, "b")
     assert await stores.fleet.own(1, "a", 1_000)
+
+
+async def test_leases_with_the_mark_of_a_dead_owner_end_with_its_ownership(driver: Driver) -> None:
+    fleet, queue = driver.stores.fleet, driver.stores.queue
+    await driver.submit("a", [4])
+    claimed = [(await driver.claim(1, name)).slices[0] for name in ("m1x", "m2x")]
+    first, second = (each.attempt for each in claimed)
+    await fleet.disown(PARTITION, "other", "m3")
+    await fleet.disown(PARTITION, "me", "m1")
+    assert await fleet.own(PARTITION, "b", 60_000)
+    found = await queue.claim(PARTITION, ClaimRequest("b", "m4", 9, 60_000, {}, []))
+    assert sum(each.count for each in found.slices) == 3
+    assert await queue.settle(PARTITION, [], [first, second], 60_000) == [first]
 
 
 @pytest.mark.parametrize("ttl_ms", [1_500, 30_000])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from heatsink.bulk import Actions, Bulk, BulkSettings, Context, Fail, Retry
-from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.bulk.settings import ConsumerSettings
+from heatsink.bulk.work.consumer import Consumer
 from heatsink.errors import Conflict, InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.stores.memory.queue import MemoryQueueServer

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from contextlib import AsyncExitStack
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from heatsink.bulk import Actions, BulkSettings, Context, Limit
-from heatsink.bulk.limits import Need, lane_and_needs, lane_with, needs_of
-from heatsink.bulk.work.places import midnights
+from heatsink.bulk.limits import (
+    Ask,
+    HoldRequest,
+    Need,
+    hold_places,
+    lane_and_needs,
+    lane_with,
+    needs_of,
+)
+from heatsink.bulk.work.places import midnights, rule_of
+from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidSetting, Misconfigured
+from heatsink.testing.redis import RedisServer
+from tests.servers import real
+from tests.waiting import soon
 
 from .world import Running, World, on_virtual_time
 
@@ -132,6 +147,89 @@ async def test_several_limits_hold_at_once_and_nobody_waits_for_ever() -> None:
             await world.bulk.wait(batch.id, timeout_s=60.0)
     assert both.most["all"] == 2
     assert one.most["a"] <= 2
+
+
+@on_virtual_time
+async def test_a_place_goes_back_while_another_limit_refuses() -> None:
+    """An item takes its places all or none: while it waits at a limit, it has none elsewhere."""
+    world, first, second = (
+        World(partitions=1),
+        Limit("first", running=1),
+        Limit("second", running=1),
+    )
+    both = Watched(world, first, second, name="both")
+    Watched(world, first, name="one")
+    places, rule = world.server.places, rule_of(second, world.clock.now_s())
+    elsewhere = HoldRequest("second", rule, "elsewhere", 1, 3_600_000, [Ask("", running=1)])
+    await hold_places(places, elsewhere)
+    async with world.consumer(workers=4):
+        await announced(world)
+        batch = await world.bulk.submit("both", range(3))
+        await world.clock.sleep(2.0)
+        (use,) = await places.use("second", 9)
+        assert use.running == 1
+        assert use.waiting >= 1
+        assert await places.use("first", 9) == [], "released, and nobody waits"
+        quick = await world.bulk.submit("one", range(5))
+        assert (await world.bulk.wait(quick.id, timeout_s=3.0)).done == 5
+        assert not both.ran
+        await places.hold(replace(elsewhere, turn=2, asks=[Ask("")]))
+        assert (await world.bulk.wait(batch.id, timeout_s=10.0)).done == 3
+        assert both.most["all"] == 1
+
+
+async def test_a_limit_holds_while_its_redis_is_restarted() -> None:
+    """The places of running items stay taken, and nobody gets a place for one lease."""
+    may_end, two = asyncio.Event(), Limit("two", running=2, per="tenant")
+    running: list[int] = []
+    most = 0
+
+    async def hold(item: int, _: Context) -> None:
+        nonlocal most
+        running.append(item)
+        most = max(most, len(running))
+        await may_end.wait()
+        running.remove(item)
+
+    settings = BulkSettings(partitions=4, durability="relaxed")
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(real(lambda: RedisServer(append_only=True)))
+        queues = [
+            await stack.enter_async_context(connect_queue(server.url, settings)) for _ in range(2)
+        ]
+        workers = []
+        for queue in queues:
+            actions = Actions()
+            actions.action("hold", limits=[two])(hold)
+            workers.append(queue.worker(actions, lease_s=4.0, member_s=2.0))
+        tasks = [asyncio.create_task(worker.run()) for worker in workers]
+
+        turns = count(2)
+
+        async def granted(turn: int) -> int:
+            rule, asks = rule_of(two, time.time()), [Ask('"other"', want=1)]
+            request = HoldRequest("two", rule, "other/0/x", turn, 4_000, asks)
+            return (await hold_places(queues[0].stores.places, request)).granted[0].places
+
+        async def is_announced() -> bool:
+            return "two" in (await queues[0].stores.places.declared()).limits
+
+        await soon(is_announced)
+        batches = [await queues[0].bulk.submit("hold", range(n, n + 3)) for n in (0, 3, 6)]
+        await soon(lambda: len(running) == 2)
+        server.kill()
+        server.start()
+        await soon(lambda: queues[0].bulk.status(batches[0].id))  # it answers again
+        assert [use.running for use in await queues[0].stores.places.use("two", 1)] == [2]
+        assert await granted(1) == 0, "not even another tenant gets a place"
+        may_end.set()
+        for batch in batches:
+            assert (await queues[0].bulk.wait(batch.id, 30.0)).done == 3
+        assert most == 2
+        await soon(lambda: granted(next(turns)))
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*tasks)
 
 
 @on_virtual_time

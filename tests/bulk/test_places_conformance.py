@@ -10,6 +10,7 @@ from random import Random
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from heatsink.bulk.limits import (
     Ask,
@@ -20,6 +21,7 @@ from heatsink.bulk.limits import (
     KeyUse,
     Limit,
     Offer,
+    hold_places,
 )
 from heatsink.bulk.settings import BulkSettings
 from heatsink.bulk.store import ANNOUNCED_MS, QueueStores
@@ -48,18 +50,20 @@ class Home:
         self.turns = 0
 
     async def hold(self, holder: str, limit: Limit = FIVE, **about: object) -> HoldAnswer:
+        return await hold_places(self.store, self.request(holder, limit, **about))
+
+    def request(self, holder: str, limit: Limit = FIVE, **about: object) -> HoldRequest:
         self.turns += 1
-        known = {"key": "k", "turn": self.turns, "server": "", "bell": 0} | about
+        known = {"key": "k", "turn": self.turns, "server": "", "bell": 0, "of": ("", 0)} | about
+        version: tuple[str, int] = known.pop("of")  # type: ignore[assignment]
         named = {name: known.pop(name) for name in ("turn", "server", "bell")}
-        return await self.store.hold(
-            HoldRequest(
-                limit.name,
-                rule_of(limit, self.clock.now_s()),
-                holder,
-                lease_ms=LEASE_MS,
-                asks=[Ask(**known)],  # type: ignore[arg-type]
-                **named,  # type: ignore[arg-type]
-            )
+        return HoldRequest(
+            limit.name,
+            rule_of(limit, self.clock.now_s(), version),
+            holder,
+            lease_ms=LEASE_MS,
+            asks=[Ask(**known)],  # type: ignore[arg-type]
+            **named,  # type: ignore[arg-type]
         )
 
     async def granted(self, holder: str, limit: Limit = FIVE, **about: object) -> int:
@@ -190,11 +194,68 @@ async def test_nothing_is_granted_for_one_lease_by_a_server_that_was_wiped(home:
     assert await home.granted("c", want=5) == 2
 
 
+async def test_a_new_home_grants_nothing_before_it_is_durable(home: Home) -> None:
+    """A fail-over could lose it with the grant, and the next server would grant the place again."""
+    first = await home.store.hold(home.request("a", want=5))
+    assert (first.is_new, first.granted) == (True, [])
+    assert (await home.store.hold(home.request("b", want=5))).is_new
+    await home.store.confirm("five", first.server)
+    assert await home.granted("a", want=5) == 5
+
+
+async def test_a_replaced_server_makes_the_home_durable_again(home: Home) -> None:
+    await home.hold("a", want=2)
+    home.name[0] = "2"
+    assert (await home.store.hold(home.request("a", running=2))).is_new
+
+
+async def test_one_who_knows_a_lost_server_stops_grants_for_one_lease(home: Home) -> None:
+    """A server that nobody was to promote has lost the whole home, and somebody new came first."""
+    assert await home.granted("new", want=1) == 1
+    late = await home.hold("old", running=4, server="one that was lost")
+    assert late.quiet_ms == LEASE_MS
+    assert (await home.hold("old", running=4, server="one that was lost")).quiet_ms == LEASE_MS
+    await home.wait(1)
+    assert (await home.hold("old", running=4, server="another")).quiet_ms == LEASE_MS - 1
+
+
 async def test_places_of_a_dead_process_are_freed_at_once(home: Home) -> None:
     await home.hold("one/3/x", want=2)
     await home.hold("two/3/x", want=3)
     assert await home.store.free("one/", ["five", "unknown"]) == 2
     assert await home.granted("three/3/x", want=5) == 2
+
+
+async def test_a_process_that_knows_only_an_older_rule_gets_what_the_newest_one_allows(
+    home: Home,
+) -> None:
+    """It may be cut off from the registry for ever."""
+    two = Limit("five", running=2)
+    assert await home.granted("old", of=("r", 3), want=2) == 2
+    assert await home.granted("new", two, of=("r", 4), want=1) == 0
+    assert await home.granted("old", of=("r", 3), running=2, want=2) == 0
+    assert await home.granted("none", of=("", 0), want=5) == 0, "it follows no registry"
+    await home.hold("none", of=("", 0))
+    await home.hold("old", of=("r", 3), running=1)
+    assert await home.granted("new", two, of=("r", 4), want=1) == 1
+    assert await home.granted("new", FIVE, of=("r", 5), running=1, want=9) == 3
+    six = Limit("five", running=6)
+    assert await home.granted("new", six, of=("r", 5), running=4, want=9) == 1, "a new release"
+    seven = Limit("five", running=7)
+    assert await home.granted("new", seven, of=("restored", 1), running=5, want=9) == 1
+
+
+async def test_an_older_rule_is_ignored_for_rates_of_a_day_too(home: Home) -> None:
+    many, few = (Limit("mail", rates=[f"{n}/day Europe/Berlin"]) for n in (50, 5))
+    await home.hold("a", many, of=("r", 1), started=4)
+    assert await home.granted("new", few, of=("r", 2), want=9) == 1
+    await home.hold("new", few, of=("r", 2), started=1)
+    for _ in range(4):
+        for _ in range(87):  # a slot's clock believes the step of a day only in steps
+            await home.wait(1_000_000)
+            await home.hold("old", many, of=("r", 1))
+        assert await home.granted("old", many, of=("r", 1), want=9) == 5, "a new day"
+        await home.hold("old", many, of=("r", 1), started=5)
 
 
 async def test_starts_of_a_period_are_at_most_its_count(home: Home) -> None:
@@ -282,6 +343,9 @@ async def test_all_stores_grant_the_same(
     rng = Random(request.node.name)
     for turn in range(usually(150, full=3_000)):
         limit, holder = rng.choice(limits), rng.choice(["p/1", "p/2", "q/1"])
+        if rng.random() < 0.2:
+            amount = rng.randint(0, 8)
+            limit = replace(limit, running=amount, rates=limit.rates[: rng.choice([0, 1, 2])])
         about = {
             "key": rng.choice(["x", "y"]),
             "running": rng.choice([0, 0, 1, 2]),
@@ -289,6 +353,7 @@ async def test_all_stores_grant_the_same(
             "started": rng.choice([0, 0, 1, 3]),
             "want": rng.choice([0, 1, 2, 6]),
             "turn": max(turn - rng.choice([0, 0, 0, 5]), 1),
+            "of": rng.choice([("", 0), ("r", 1), ("r", 2), ("r", turn // 20), ("s", 1)]),
         }
         if rng.random() < 0.01:
             home.name[0] = model.name[0] = f"server {turn}"
@@ -300,3 +365,17 @@ async def test_all_stores_grant_the_same(
         used = [await each.store.use(limit.name, 9) for each in (home, model)]
         assert used[0] == used[1]
         await home.wait(rng.choice([0, 1, 30, 400, 1_500, 6_000]))
+
+
+async def test_calls_without_an_order_all_count(home: Home) -> None:
+    """Several servers may renew the place of one item, so its calls have no order."""
+    assert await home.granted("python", want=5) == 5
+    await home.hold("python", running=4)
+    await home.hold("remote", running=1, turn=0)
+    for _ in range(3):
+        await home.wait(LEASE_MS / 2)
+        await home.hold("remote", running=1, turn=0)
+        await home.hold("python", running=4)
+        assert await home.granted("other", want=1) == 0
+    await home.hold("remote", running=0, turn=0)
+    assert await home.granted("other", want=1) == 1

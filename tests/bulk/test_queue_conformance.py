@@ -167,6 +167,23 @@ async def test_only_the_owner_may_claim(driver: Driver, stores: QueueStores) -> 
     assert (await stores.queue.load(PARTITION)).claimed == 0
 
 
+async def test_a_slice_has_no_more_items_than_the_claim_allows(
+    driver: Driver, stores: QueueStores
+) -> None:
+    await driver.submit("a", [2, 3])
+    await stores.fleet.own(PARTITION, "me", 60_000)
+    one = ClaimRequest("me", "x", 4, LEASE_MS, each_max=1)
+    found = (await stores.queue.claim(PARTITION, one)).slices
+    assert places(found) == [("a/0", 0, 1), ("a/0", 1, 1), ("a/1", 0, 1), ("a/1", 1, 1)]
+    assert len({each.attempt for each in found}) == 4
+    for each in found:  # the same for items that are tried again
+        await driver.settle(each, "r", Setback(0))
+    again = ClaimRequest("me", "y", 10, LEASE_MS, each_max=2)
+    counts = [each.count for each in (await stores.queue.claim(PARTITION, again)).slices]
+    assert sum(counts) == 5
+    assert max(counts) == 2
+
+
 async def test_a_claim_takes_no_more_than_it_wants_and_says_if_there_is_more(
     driver: Driver,
 ) -> None:

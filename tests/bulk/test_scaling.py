@@ -58,7 +58,7 @@ def test_the_seeds_example() -> None:
     policy = POLICIES["time_decay"](WorkerRules())
     seen = PartitionReading(PartitionLoad(runnable=100), 8)
     decisions = [policy.decide(WorkerObservation(float(turn), {2: seen})) for turn in range(3)]
-    reason = "12.5 runnable items per worker for 3 turns"
+    reason = "12.5 items per worker can run now, 3 turns in a row"
     assert decisions == [[], [], [Decision(Subject(Kind.WORKERS, "2"), "workers", 16, reason)]]
 
 

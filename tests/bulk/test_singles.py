@@ -64,6 +64,34 @@ async def test_what_waits_at_the_same_moment_shares_a_call() -> None:
 
 
 @on_virtual_time
+async def test_a_caller_that_submits_again_while_all_calls_end_is_served() -> None:
+    world, gate, arrived = World(), asyncio.Event(), []
+    send = world.link_of_producer.call
+
+    async def hold(method: Any, *arguments: Any) -> Any:
+        answer = await send(method, *arguments)
+        if method.__name__ == "accept":
+            arrived.append(answer)
+            await gate.wait()
+        return answer
+
+    async def twice() -> None:
+        await world.bulk.enqueue("note", 1)
+        await world.bulk.enqueue("note", 2)
+
+    async with world.consumer():
+        world.link_of_producer.call = hold  # type: ignore[method-assign]
+        callers = []
+        for call in (twice(), world.bulk.enqueue("note", 3)):
+            callers.append(asyncio.ensure_future(call))
+            while len(arrived) < len(callers):
+                await asyncio.sleep(0.01)
+        gate.set()
+        async with asyncio.timeout(60.0):
+            await asyncio.gather(*callers)
+
+
+@on_virtual_time
 async def test_an_id_is_one_batch_however_often_it_is_enqueued() -> None:
     world = World()
     async with world.consumer():

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from heatsink.bulk import Bulk, BulkSettings
-from heatsink.bulk.batch import Rate
+from heatsink.bulk.batch import Next, Rate, digest_of
 from heatsink.bulk.plan import Spot
-from heatsink.bulk.store import QueueStores, Setback, Single
+from heatsink.bulk.store import Chunk, QueueStores, Setback, Single
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import ManualClock
 from heatsink.testing.redis import RedisCluster, RedisServer
@@ -118,13 +118,96 @@ async def test_a_retried_item_leaves_no_end_of_its_first_lap(
     assert await driver.ends() == []
 
 
-async def test_a_limited_lane_or_another_place_takes_no_singles(stores: QueueStores) -> None:
-    await stores.limits.declare("mail/ada", Rate(1))
-    assert await accept(stores, single_of("a"), single_of("b", tenant="bob")) == [False, True]
-    assert await stores.batches.get("batch-a") is None
-    assert await stores.queue.part(PARTITION, "a") is None
+async def test_another_place_takes_no_singles(stores: QueueStores) -> None:
     away = Spot(PARTITION, "redis://127.0.0.1:1", 0)
     assert await stores.singles.below.accept(away, [single_of("c")]) == [False]  # type: ignore[attr-defined]
+
+
+async def test_in_a_lane_with_a_rate_singles_wait_for_grants(
+    stores: QueueStores, driver: Driver
+) -> None:
+    await stores.limits.declare("mail/ada", Rate(5))
+    singles = single_of("a"), single_of("b", tenant="bob"), single_of("c", rate=Rate(5))
+    assert await accept(stores, *singles) == [True, True, True]
+    claimed = await driver.claim()
+    assert [each.part for each in claimed.slices] == ["b"]
+    assert [depth.waiting for depth in claimed.lanes] == [2]
+    lane = claimed.lanes[0].lane
+    found = (await driver.claim(grants={lane: 1})).slices
+    found += (await driver.claim(grants={lane: 5})).slices
+    assert sorted(each.part for each in found) == ["a", "c"]
+    assert all(each.limited for each in found)
+    for each in found:
+        await driver.settle(each, "d")
+        record = await stores.batches.get(each.batch)
+        assert record is not None
+        assert record.state == "done"
+    load = await stores.queue.load(PARTITION)
+    assert (load.limited, load.runnable, load.in_flight) == (0, 0, 1)
+
+
+async def test_a_single_with_another_rate_than_its_lane_is_not_accepted(
+    stores: QueueStores,
+) -> None:
+    for declared in (None, Rate(2), Rate(1, 60.0)):
+        if declared:
+            await stores.limits.declare("mail/ada", declared)
+        assert await accept(stores, single_of("a", rate=Rate(1))) == [False]
+        assert await stores.batches.get("batch-a") is None
+        assert await stores.queue.part(PARTITION, "a") is None
+    await stores.limits.declare("mail/ada", Rate(1))
+    assert await accept(stores, single_of("a", rate=Rate(1))) == [True]
+
+
+async def test_a_single_with_limits_waits_in_the_lane_of_its_places(
+    stores: QueueStores, driver: Driver
+) -> None:
+    single = single_of("a", limits=(("all", "", ""), ("each", "tenant", "")))
+    assert await accept(stores, single) == [True]
+    claimed = await driver.claim()
+    assert claimed.slices == []
+    assert [(depth.lane, depth.waiting) for depth in claimed.lanes] == [(single.part.lane, 1)]
+    assert single.part.lane != single.record.lane
+    [held] = (await driver.claim(grants={single.part.lane: 1})).slices
+    await driver.settle(held, "d")
+    assert await stores.queue.part(PARTITION, "a") is None
+
+
+@pytest.mark.parametrize("size", [10, 5_000])
+async def test_the_result_of_a_done_item_is_kept_as_long_as_its_record(
+    stores: QueueStores, driver: Driver, size: int
+) -> None:
+    single = single_of("a", result_bytes=100, keep_ms=60_000)
+    body = b"x" * size
+    place = replace(single.record.parts[0], digest=digest_of(body))
+    single = replace(single, record=replace(single.record, parts=(place,)), chunk=Chunk(0, 1, body))
+    assert await accept(stores, single) == [True]
+    [held] = await driver.slices()
+    await driver.settle(held, "d", results=[(0, b"\x07")])
+    record = await stores.batches.get("batch-a")
+    assert record is not None
+    assert (record.state, record.version) == ("done", 2)
+    counts = await driver.counts("a")
+    assert (counts.state, counts.done) == ("finished", 1)
+    assert await driver.ends() == []
+    assert await stores.queue.is_idle(PARTITION)
+    [kept] = await stores.queue.results(PARTITION, "a", [(0, 1)], True)
+    assert (kept.results, kept.body) == ([(0, 0, b"\x07")], b"")
+
+
+@pytest.mark.parametrize("option", ["then", "otherwise"])
+async def test_a_single_that_others_follow_is_reported_and_keeps_its_item(
+    stores: QueueStores, driver: Driver, option: str
+) -> None:
+    single = single_of("a", result_bytes=100, keep_ms=60_000, **{option: Next("pack")})
+    assert await accept(stores, single) == [True]
+    [held] = await driver.slices()
+    await driver.settle(held, "d", results=[(0, b"\x07")])
+    assert await stores.batches.get("batch-a") == single.record
+    assert [(end.part, end.done) for end in await driver.ends()] == [("a", 1)]
+    [kept] = await stores.queue.results(PARTITION, "a", [(0, 1)], True)
+    assert kept.results == [(0, 0, b"\x07")]
+    assert kept.body == (b"a/0" if option == "then" else b"")
 
 
 async def test_a_single_sleeps_until_its_start(stores: QueueStores, driver: Driver) -> None:
@@ -150,6 +233,19 @@ async def test_a_place_that_gave_its_partition_away_takes_no_singles(
             await bulk.place(PARTITION, other.url)
             assert await accept(old, single_of("b")) == [False]
             assert await old.queue.part(PARTITION, "b") is None
+
+
+async def test_the_keys_of_a_kept_result_expire(server: RedisServer, clock: ManualClock) -> None:
+    async with redis_queue(server.url, clock, stage=f"test-{uuid4().hex}") as stores:
+        driver, before = Driver(stores, clock), {*server.command("KEYS", "*").split()}
+        await accept(stores, single_of("a", result_bytes=100, keep_ms=60_000))
+        [held] = await driver.slices()
+        await driver.settle(held, "d", results=[(0, b"\x07")])
+        keys = {*server.command("KEYS", "*").split()} - before
+        own = [key for key in keys if "/part/" in key or "/{batch_" in key]
+        assert len(own) == 3, "the part, its results and the record"
+        for key in own:
+            assert 0 < int(server.command("PTTL", key)) <= 60_000
 
 
 async def test_one_script_accepts_all_that_a_call_brings(

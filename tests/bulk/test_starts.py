@@ -109,6 +109,7 @@ async def test_a_start_time_in_the_past_is_now() -> None:
         ({"delay": timedelta(days=400)}, "delay must be a number of seconds"),
         ({"delay": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}, "at and delay cannot be used"),
         ({"dely": 1}, "submit() has no setting 'dely': did you mean 'delay'"),
+        ({"prio": 1}, "submit() has no setting 'prio': did you mean 'priority'"),
     ],
 )
 def test_a_bad_start_time_is_refused(options: dict[str, Any], said: str) -> None:

@@ -477,3 +477,12 @@ async def test_a_batch_that_never_was_is_said_so() -> None:
     for call in (world.bulk.status, world.bulk.cancel, world.bulk.wait, world.bulk.retry_failed):
         with pytest.raises(InvalidSetting, match="there is no batch 'nope'"):
             await call("nope")
+
+
+@pytest.mark.parametrize(
+    "call", ["status", "wait", "cancel", "pause", "resume", "retry_failed", "trace_of"]
+)
+@on_virtual_time
+async def test_every_call_refuses_an_id_that_is_no_text(call: str) -> None:
+    with pytest.raises(InvalidSetting, match="id must be text of 1 to"):
+        await getattr(World().bulk, call)(5)

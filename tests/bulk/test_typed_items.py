@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from uuid import UUID, uuid4
 
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -219,3 +220,119 @@ def test_unknown_fields_are_ignored_unless_the_class_forbids_them() -> None:
 def test_a_run_without_any_action_says_so() -> None:
     with pytest.raises(InvalidSetting, match="actions has no action: register one"):
         run(Actions(), [1])
+
+
+@dataclass
+class Order:
+    lines: list[Charge]
+    note: str = ""
+
+
+class Priced(Model):
+    """A model whose JSON has text in place of a field."""
+
+    model_fields = ("number", "price")
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.price = Decimal(number)
+
+    def model_dump(self, mode: str) -> dict[str, Any]:
+        return {**super().model_dump(mode), "price": str(self.price)}
+
+
+CHARGE = Charge(UUID(int=7), Decimal("9.90"), date(2026, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("item", "what"),
+    [
+        (CHARGE, "item.id is a UUID"),
+        (Order([CHARGE]), "item.lines[0].id is a UUID"),
+        (Priced(3), "item.price is a Decimal"),
+    ],
+)
+@pytest.mark.parametrize("together", [1, 10])
+def test_an_object_that_lost_a_type_is_refused_for_a_handler_without_a_type(
+    item: Any, what: str, together: int
+) -> None:
+    actions = Actions()
+    actions.action("any", together=together)(lambda *_: pytest.fail("it ran"))
+    (failure,) = run(actions, [item]).failures
+    assert failure.reason.startswith(f"{what}, and 'any' would get it as another type")
+    assert failure.attempts == 1
+
+
+def test_a_failed_object_can_be_submitted_again_and_still_says_what_it_lost() -> None:
+    untyped, typed, got = Actions(), Actions(), []
+    untyped.action("any")(nothing)
+
+    @typed.action("charge")
+    async def handle(item: Charge, _: Context) -> None:
+        got.append(item)
+
+    (failure,) = run(untyped, [CHARGE]).failures
+    assert run(untyped, [failure.item]).progress.failed == 1
+    assert run(typed, [failure.item]).progress.done == 1
+    assert got == [CHARGE]
+    assert msgspec.json.decode(msgspec.json.encode(failure.item))["id"] == str(CHARGE.id)
+
+
+def test_an_object_of_json_values_reaches_any_handler_as_a_dict() -> None:
+    actions, got = Actions(), []
+    actions.action("any")(lambda item, _: got.append(item))
+    run(actions, [Tag(1), Model(3), Order([])])
+    assert got == [{"conversation": 1, "label": "new"}, {"number": 3}, {"lines": [], "note": ""}]
+
+
+def test_a_result_that_would_lose_a_type_fails_its_item() -> None:
+    actions = Actions()
+    actions.action("any")(lambda *_: CHARGE)
+    actions.action("tag")(lambda *_: Tag(1))
+    (failure,) = run(actions, [1], action="any", results="keep").failures
+    assert failure.reason.startswith("the result cannot be kept: the value.id is a UUID")
+    assert run(actions, [1], action="tag", results="keep").progress.done == 1
+
+
+def test_a_key_that_would_become_text_is_refused() -> None:
+    actions = Actions()
+    actions.action("any")(nothing)
+    with pytest.raises(InvalidBody, match=r"item 0 has the key .*, a UUID"):
+        run(actions, [{CHARGE.id: 1}])
+
+
+class Payment(pydantic.BaseModel):
+    id: UUID
+    amount: Decimal = pydantic.Field(gt=0)
+    tags: list[Tag] = []
+
+
+def test_a_pydantic_model_is_validated_and_reaches_its_handler_as_it_was() -> None:
+    actions, got = Actions(), []
+
+    @actions.action("pay")
+    async def handle(item: Payment, _: Context) -> str:
+        got.append(item)
+        return item.model_dump_json()
+
+    paid = Payment(id=UUID(int=7), amount=Decimal("9.90"), tags=[Tag(1)])
+    wrong = {"id": str(paid.id), "amount": "-1"}
+    ran = run(actions, [paid, wrong, paid.model_dump(mode="json")], results="keep")
+    assert got == [paid, paid]
+    assert [(each.index, each.value) for each in ran.results] == [
+        (0, paid.model_dump_json()),
+        (2, paid.model_dump_json()),
+    ]
+    (failure,) = ran.failures
+    assert failure.index == 1
+    assert failure.reason.startswith("the item is not a valid Payment: 1 validation error")
+    assert "amount" in failure.reason
+
+
+def test_a_pydantic_model_is_refused_for_a_handler_without_a_type() -> None:
+    actions = Actions()
+    actions.action("any")(nothing)
+    (failure,) = run(actions, [Payment(id=UUID(int=7), amount=Decimal(1))]).failures
+    assert failure.reason.startswith("item.id is a UUID, and 'any' would get it as another")
+    with pytest.raises(pydantic.ValidationError):
+        Payment.model_validate({"id": "x", "amount": 1})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from random import Random
 from typing import Any, ParamSpec
 
 from heatsink.bulk import Actions, Bulk, BulkSettings, Context
-from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.bulk.settings import ConsumerSettings
+from heatsink.bulk.work.consumer import Consumer
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
@@ -28,6 +30,15 @@ def on_virtual_time(
         run_on_virtual_time(test(*arguments, **named))
 
     return run
+
+
+async def stubborn_sleep(seconds: float) -> None:
+    """Sleep, and ignore cancellations, as a handler in a thread does."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + seconds
+    while (left_s := until_s - loop.time()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(left_s)
 
 
 class Running:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 from pathlib import Path
@@ -11,15 +12,19 @@ from tools import blocking_client
 import heatsink
 from heatsink import Heatsink
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.schedules import Schedules
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.blocking import BlockingConsumer, BlockingHeatsink
 from heatsink.client.blocking_calls import (
     BlockingBufferedCounters,
     BlockingBulk,
     BlockingCounters,
+    BlockingDeploymentSettings,
     BlockingLog,
+    BlockingSchedules,
     BlockingTimelines,
 )
+from heatsink.client.deployment import DeploymentSettings
 from heatsink.errors import Closed, InvalidKey
 from heatsink.reads.blocking import BlockingReads
 from heatsink.reads.reads import Reads
@@ -43,7 +48,7 @@ def test_the_whole_surface_without_asyncio(url: str) -> None:
         assert hs.counters.value("views") == 3
         hs.pin("conv", buckets=4, reason="launch")
         assert "conv" in str(hs.explain("conv"))
-        hs.unpin("conv")
+        assert (hs.unpin("conv"), hs.unpin("conv")) == (True, False)
         assert hs.log.delete("conv", receipt.id) is True
         assert hs.log.erase("conv") == 1
         with pytest.raises(InvalidKey):
@@ -106,12 +111,17 @@ PAIRS = {
     Timelines: BlockingTimelines,
     Bulk: BlockingBulk,
     Consumer: BlockingConsumer,
+    Schedules: BlockingSchedules,
+    DeploymentSettings: BlockingDeploymentSettings,
 }
+TWINS = "|".join(kind.__name__ for kind in PAIRS)
 INTERNAL = {
     Heatsink: {"cluster_watch", "parts", "queue_watch"},
     Reads: {"close", "get_own"},
     Timelines: {"adopt"},
     Bulk: {"adopt", "close", "is_closed", "change", "tell_done", "trace_of", "next_action"},
+    Consumer: {"cut_off"},
+    DeploymentSettings: {"now", "controls", "checked", "found", "warn_of_differences"},
 }
 
 
@@ -121,9 +131,11 @@ def test_both_clients_have_the_same_calls_with_the_same_arguments(asynchronous: 
     for name in calls_of(asynchronous) - INTERNAL.get(asynchronous, set()):
         ours, theirs = getattr(blocking, name), getattr(asynchronous, name)
         assert isinstance(ours, property) == isinstance(theirs, property), name
-        if not isinstance(ours, property):
-            assert arguments_of(ours) == arguments_of(theirs), name
-            assert (ours.__doc__ is None) == (theirs.__doc__ is None), name
+        if isinstance(ours, property):
+            ours, theirs = ours.fget, theirs.fget
+        assert arguments_of(ours) == arguments_of(theirs), name
+        assert types_of(ours) == {each: blocking_type(of) for each, of in types_of(theirs).items()}
+        assert (ours.__doc__ is None) == (theirs.__doc__ is None), name
     assert calls_of(blocking) <= calls_of(asynchronous)
 
 
@@ -134,6 +146,19 @@ def calls_of(kind: type) -> set[str]:
 def arguments_of(function: Any) -> dict[str, tuple[object, object]]:
     parameters = signature(function).parameters.values()
     return {each.name: (each.kind, each.default) for each in parameters}
+
+
+def types_of(function: Any) -> dict[str, str]:
+    """The annotations of a function as text, that of its result too."""
+    return {name: str(of) for name, of in function.__annotations__.items()}
+
+
+def blocking_type(annotation: str) -> str:
+    """The type that a client without asyncio has in the place of this one."""
+    text = annotation.replace("asyncio.Future", "Future")
+    text = re.sub(r"(Iterable\[.*?\]) \| AsyncIterable\[\S+(?: \S+)?\]", r"\1", text)
+    text = re.sub(r"Awaitable\[(\w+)\]", r"\1", text).replace("AsyncIterator[", "Iterator[")
+    return re.sub(rf"^({TWINS})$|\bCached\b", r"Blocking\g<0>", text)
 
 
 @pytest.mark.server("it runs ruff")

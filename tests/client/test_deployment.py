@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import heatsink
 from heatsink import BucketRules, Event, Heatsink, Hook
+from heatsink.bulk import Actions, BulkSettings, Context
 from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.client.deployment import setting_names
 from heatsink.errors import InvalidSetting, NotFound
@@ -130,6 +132,35 @@ async def test_tenants_weights_are_settings_too(tmp_path: Path) -> None:
         await one.settings.set("bulk.weights.acme", 2, reason="they pay for it")
         await soon(lambda: other.settings.get("bulk.weights.acme").value == 2.0)
         assert "bulk.weights.acme" in [setting.name for setting in other.settings.all()]
+
+
+async def test_a_worker_follows_a_weight_that_another_process_sets(tmp_path: Path) -> None:
+    """Running batches, too: a tenant of weight 4 gets four times the worker time."""
+    ran: Counter[str] = Counter()
+    actions = Actions()
+
+    @actions.action("tag")
+    async def tag(_item: int, context: Context) -> None:
+        ran[context.tenant] += 1
+        await asyncio.sleep(0.002)
+
+    options: dict[str, Any] = {"bulk": BulkSettings(partitions=1, durability="relaxed")}
+    async with fleet(tmp_path, options, options) as (one, other):
+        worker = other.worker(actions, workers=2)
+        running = asyncio.create_task(worker.run())
+        for tenant in ("acme", "bob"):
+            await one.bulk.submit("tag", range(20_000), tenant=tenant)
+        await soon(lambda: ran.total() > 400)
+        assert 0.7 < ran["acme"] / ran["bob"] < 1.4
+        await one.settings.set("bulk.weights.acme", 4, reason="they pay for it")
+        await soon(lambda: other.bulk.controls.weights == {"acme": 4.0})
+        ran.clear()
+        await soon(lambda: ran.total() > 400)  # claimed before the partition followed
+        ran.clear()
+        await soon(lambda: ran.total() > 1_000)
+        assert 3.0 < ran["acme"] / ran["bob"] < 5.0
+        worker.stop()
+        await running
 
 
 async def test_limits_are_settings_too(tmp_path: Path) -> None:

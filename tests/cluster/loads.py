@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 
-from heatsink.cluster.load import SLOTS, ClusterLoad, NodeLoad, SlotLoad
+from heatsink.cluster.load import ClusterLoad, NodeLoad, SlotLoad
+from heatsink.cluster.sizes import NodeMemory
+from heatsink.cluster.slots import SLOTS
 
 NET_MAX_S = 125e6
 KEY_BYTES = 100
 
 
-def node(number: int, cores: float = 1.0, memory: int = 10**7, memory_max: int = 0) -> NodeLoad:
-    address = f"10.0.0.{number}:6379"
-    return NodeLoad(f"n{number}", address, cores, NET_MAX_S, memory, memory_max)
+def node(
+    number: int, cores: float = 1.0, memory: int = 10**7, memory_max: int = 0, replicas: int = 0
+) -> NodeLoad:
+    limit = NodeMemory(memory, memory_max)
+    return NodeLoad(
+        id=f"n{number}",
+        address=f"10.0.0.{number}:6379",
+        cores=cores,
+        net_max_s=NET_MAX_S,
+        memory=memory,
+        room=limit.room if memory_max else math.inf,
+        spare=limit.spare if memory_max else math.inf,
+        excess=limit.excess if memory_max else 0.0,
+        replicas=replicas,
+    )
 
 
 def cluster(

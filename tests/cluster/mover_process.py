@@ -8,7 +8,8 @@ from random import Random
 
 from heatsink.cluster.mover import Mover
 from heatsink.cluster.nodes import ClusterNodes
-from heatsink.cluster.policy import Move, MoveLimits
+from heatsink.cluster.policy import Move
+from heatsink.cluster.rules import MoveLimits
 from heatsink.primitives.clock import SystemClock
 
 

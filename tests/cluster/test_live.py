@@ -18,9 +18,11 @@ from redis.crc import key_slot
 
 import heatsink
 from heatsink.cli import main
+from heatsink.cluster.answers import NoSlotStatistics
 from heatsink.cluster.mover import Mover, Unsafe
-from heatsink.cluster.nodes import ClusterNodes, NoSlotStatistics
-from heatsink.cluster.policy import Move, MoveLimits
+from heatsink.cluster.nodes import ClusterNodes
+from heatsink.cluster.policy import Move
+from heatsink.cluster.rules import MoveLimits
 from heatsink.primitives.clock import SystemClock
 from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import real
@@ -177,6 +179,10 @@ async def test_a_new_process_keeps_the_budget_of_the_hour(nodes: ClusterNodes) -
     assert first.room() == before - 1
     assert 7 in await second.recent()
     assert second.room() == first.room()
+    nearly_used = MoveLimits(slots_per_hour=MoveLimits().slots_per_hour - before + 2)
+    second.adopt(nearly_used)
+    cut = await second.next_job(Move((8, 9), source, target, 0, "a test"), await second.check())
+    assert (cut.job.slots, cut.rest.slots) == ((8,), (9,)), "one slot is left of the hour's budget"
 
 
 async def documented_acl(cluster: RedisCluster, user: str, *less: str) -> str:
@@ -189,6 +195,7 @@ async def documented_acl(cluster: RedisCluster, user: str, *less: str) -> str:
     return cluster.url_for(user, user)
 
 
+@pytest.mark.full("a login on a live cluster; plain runs balance one without")
 async def test_the_documented_permissions_suffice(
     cluster: RedisCluster, nodes: ClusterNodes, client: Client
 ) -> None:
@@ -199,7 +206,7 @@ async def test_the_documented_permissions_suffice(
         moved = await run("balance", url, *OPTIONS, "--apply", "--start", "1", "--stop", "1")
     assert looked.exit_code == moved.exit_code == 0, looked.stderr + moved.stderr
     assert "refuse" not in looked.stderr + moved.stderr
-    assert json.loads(looked.stdout)["slots"][0]["hottest_keys"]
+    assert json.loads(looked.stdout)["slots"][0]["key_names"]
 
 
 @pytest.mark.full("one look at a live cluster is enough in plain runs")
@@ -222,6 +229,7 @@ async def test_a_user_without_permission_is_named(cluster: RedisCluster) -> None
     assert "permissions in docs/how-to/balance-a-cluster.md" in result.stderr
 
 
+@pytest.mark.full("tests/stores reaches every master of a cluster by TLS")
 async def test_a_cluster_behind_tls_is_measured(tmp_path: Path) -> None:
     authority = trustme.CA()
     async with AsyncExitStack() as stack:
@@ -285,3 +293,10 @@ async def test_a_server_that_is_no_cluster_is_named() -> None:
         result = await run("look", server.url)
     assert result.exit_code == 2, result.output
     assert "is not a node of a cluster" in result.stderr
+
+
+async def test_nodes_are_reached_at_the_endpoints_for_clients() -> None:
+    """A name that does not resolve here does no harm if clients are told to use addresses."""
+    with real(lambda: RedisCluster(options={"cluster-announce-hostname": "nowhere.invalid"})) as c:
+        looked = await run("look", c.url, "--window", "0.1", "--enable")
+    assert looked.exit_code == 0, looked.stderr

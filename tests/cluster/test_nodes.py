@@ -9,29 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from heatsink.cluster.load import SLOTS
-from heatsink.cluster.mover import commands_for
-from heatsink.cluster.nodes import (
+from heatsink.cluster.answers import (
     Node,
     NoSlotStatistics,
     Server,
     Topology,
     ailment_of,
-    as_ranges,
     counted_in,
-    key_in,
+    endpoints_in,
+    in_order,
     migration,
     one_of_each,
     pairs_of_lines,
     parse_node,
-    queue_slots,
-    ranges_of,
     server_of,
-    text_or_hex,
     trouble_of,
 )
-from heatsink.cluster.policy import Move, SlotSettings
+from heatsink.cluster.balance import rules_of
+from heatsink.cluster.keys import queue_slots, text_or_hex
+from heatsink.cluster.mover import commands_for
+from heatsink.cluster.policy import Move
+from heatsink.cluster.rules import SlotSettings
+from heatsink.cluster.slots import SLOTS, as_ranges, key_in, ranges_of
 from heatsink.errors import InvalidSetting
+from heatsink.stores.redis.address import parse
 
 PRIMARY = "aa 10.0.0.1:6379@16379,red1 myself,master - 0 17 3 connected 0-99 200 [7->-bb] [9-<-cc]"
 REPLICA = "bb [::1]:6380@16380 slave,fail? aa 1 2 3 disconnected"
@@ -39,7 +40,7 @@ REPLICA = "bb [::1]:6380@16380 slave,fail? aa 1 2 3 disconnected"
 
 def test_a_primary_has_its_slots_and_those_that_are_half_moved() -> None:
     node = parse_node(PRIMARY)
-    assert (node.id, node.address, node.is_primary, node.epoch) == ("aa", "red1:6379", True, 3)
+    assert (node.id, node.address, node.is_primary, node.epoch) == ("aa", "10.0.0.1:6379", True, 3)
     assert node.ranges == ((0, 99), (200, 200))
     assert node.open_slots == (7, 9)
 
@@ -190,13 +191,19 @@ def test_people_get_the_commands_of_their_server() -> None:
     nodes = (whole(), Node("bb", "g", 2, frozenset({"master"}), "", 1, True))
     move = Move((5, 6, 9), "aa", "bb", 0, "a test")
 
-    def commands(way: str) -> str:
-        return commands_for(move, Topology(nodes), Server("Redis 9", (9,), way))  # type: ignore[arg-type]
+    def commands(way: str, url: str = "redis+cluster://h") -> str:
+        server = Server("Redis 9", (9,), way)  # type: ignore[arg-type]
+        return commands_for(move, Topology(nodes), server, parse(url))
 
     assert commands("migrateslots").endswith("CLUSTER MIGRATESLOTS SLOTSRANGE 5 6 9 9 NODE bb")
     assert commands("import") == "redis-cli -h g -p 2 CLUSTER MIGRATION IMPORT 5 6 9 9"
     assert commands("setslot").startswith("for slot in $(seq 5 6) 9; do")
     assert "SETSLOT $slot NODE bb" in commands("setslot")
+    assert "AUTH" not in commands("setslot")
+    with_login = commands("setslot", "rediss+cluster://ann:secret@h?ca=/ca.pem")
+    assert "redis-cli --tls --cacert /ca.pem --user ann -h g -p 2" in with_login
+    assert 'MIGRATE g 2 "" 0 5000 AUTH2 ann "$REDISCLI_AUTH" KEYS' in with_login
+    assert "secret" not in with_login
 
 
 def test_the_slots_of_the_queue_hold_its_partitions() -> None:
@@ -204,7 +211,14 @@ def test_the_slots_of_the_queue_hold_its_partitions() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"pinned": "x"}, {"hours": "25:00-26:00"}, {"start": 1.0}, {"megabytes_s": 0.0}]
+    "wrong",
+    [
+        {"pinned": "x"},
+        {"hours": "25:00-26:00"},
+        {"start": 1.0},
+        {"megabytes_s": 0.0},
+        {"leave_queue": -1},
+    ],
 )
 def test_wrong_settings_of_the_deployment_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidSetting) as refusal:
@@ -216,3 +230,59 @@ def test_settings_of_the_deployment_become_rules_and_limits() -> None:
     settings = SlotSettings(pinned="5,7-9", hours="22:00-06:00", megabytes_s=2.0)
     assert settings.rules.pinned == {5, 7, 8, 9}
     assert (settings.limits.hours, settings.limits.bytes_s) == ((1_320, 360), 2e6)
+
+
+@pytest.mark.parametrize(
+    ("hours", "allowed", "forbidden"),
+    [
+        ("22:00-06:00", ["22:00", "23:59", "00:00", "05:59"], ["06:00", "12:00", "21:59"]),
+        ("08:30-17:00", ["08:30", "16:59"], ["08:29", "17:00", "00:00", "23:59"]),
+        ("00:00-24:00", ["00:00", "23:59"], []),
+        ("23:00-24:00", ["23:00", "23:59"], ["00:00", "22:59"]),
+        ("00:00-01:00", ["00:00", "00:59"], ["01:00", "23:59"]),
+        ("", ["00:00", "12:00"], []),
+    ],
+)
+def test_slots_move_at_the_hours_of_each_day_also_over_midnight(
+    hours: str, allowed: list[str], forbidden: list[str]
+) -> None:
+    limits = SlotSettings(hours=hours).limits
+    for words in (*allowed, *forbidden):
+        hour, _, minute = words.partition(":")
+        for day in (0, 1, 20_000):
+            time_s = day * 86_400 + int(hour) * 3_600 + int(minute) * 60
+            assert limits.allows(time_s + 59.9) == (words in allowed), words
+
+
+def test_a_deployment_can_leave_the_slots_of_its_queue_where_they_are() -> None:
+    assert rules_of(SlotSettings(pinned="5")).pinned == {5}
+    left = rules_of(SlotSettings(pinned="5", leave_queue=16)).pinned
+    assert left == queue_slots(16) | {5}
+    assert key_slot(b"partition_15") in left
+
+
+def test_nodes_are_reached_where_the_cluster_tells_clients_to() -> None:
+    def member(id: str, endpoint: str | None) -> list[object]:
+        return [b"id", id.encode(), b"endpoint", endpoint and endpoint.encode(), b"ip", b"10.0.0.9"]
+
+    members = [
+        member("aa", "red1"),
+        member("bb", "10.0.0.2"),
+        member("cc", None),
+        member("dd", "?"),
+    ]
+    answer = [[b"slots", [0, 5], b"nodes", members[:2]], [b"slots", [], b"nodes", members[2:]]]
+    assert endpoints_in(answer, "asked") == {"aa": "red1", "bb": "10.0.0.2", "cc": "asked"}
+
+
+def test_a_node_that_has_met_no_other_knows_no_host() -> None:
+    node = parse_node("aa :6379@16379 myself,master - 0 0 1 connected 0-16383")
+    assert (node.host, node.port) == ("", 6379)
+
+
+def test_the_order_in_which_servers_list_things_does_not_matter() -> None:
+    one, two = {b"name": b"f", b"flags": [b"a", b"b"]}, {b"name": b"g", b"flags": []}
+    turned = {b"flags": [b"b", b"a"], b"name": b"f"}
+    assert in_order([one, two]) == in_order([two, turned])
+    assert in_order([one, two]) != in_order([one])
+    assert in_order([b"user a on", b"user b on"]) != in_order([b"user a on", b"user b off"])

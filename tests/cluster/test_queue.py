@@ -16,10 +16,12 @@ from heatsink.bulk.actions import Actions, Context
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.settings import BulkSettings
 from heatsink.client.queue import connect_queue
-from heatsink.cluster.load import SLOTS
+from heatsink.cluster.keys import queue_slots
 from heatsink.cluster.mover import Mover
-from heatsink.cluster.nodes import ClusterNodes, queue_slots
-from heatsink.cluster.policy import Move, MoveLimits, SlotSettings
+from heatsink.cluster.nodes import ClusterNodes
+from heatsink.cluster.policy import Move
+from heatsink.cluster.rules import MoveLimits, SlotSettings
+from heatsink.cluster.slots import SLOTS
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind
 from heatsink.server.api.calls.cluster import cluster_of
@@ -100,6 +102,7 @@ async def test_a_batch_does_not_notice_that_the_slots_of_its_partitions_move(
     await nodes.close()
 
 
+@pytest.mark.full("plain runs balance a cluster by the command")
 async def test_the_coordinator_balances_the_cluster_of_its_queue(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:
@@ -133,6 +136,43 @@ async def test_the_coordinator_balances_the_cluster_of_its_queue(
         lines = [each for each in metrics.splitlines() if each.startswith("heatsink_cluster_")]
         assert len([each for each in lines if "node_used" in each]) == 3
         assert "heatsink_cluster_slots_moved_total 0.0" not in lines
+        await ends_well(hs.bulk, batch.id, counting)
+        worker.stop()
+        await running
+
+
+async def test_a_coordinator_leaves_the_slots_of_its_queue_where_they_are(
+    cluster: RedisCluster, tmp_path: Path
+) -> None:
+    counting = Counting()
+    slots = SlotSettings(
+        balance=True, window_s=0.2, idle=0.0, start=1.01, stop=1.0, leave_queue=PARTITIONS
+    )
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with heatsink.connect(
+        url, queue=cluster.url, cluster=cluster.url, slots=slots, bulk=SETTINGS
+    ) as hs:
+        worker = hs.worker(counting.actions, workers=8, workers_max=8)
+        running = asyncio.ensure_future(worker.run())
+        batch = await hs.bulk.submit("count", range(ITEMS))
+        watch = hs.cluster_watch
+        assert watch is not None
+        uneven: set[float] = set()
+
+        def seen_uneven() -> bool:
+            state = watch.balancer.state
+            if state is not None and state.plan.before > 1.2:
+                uneven.add(state.load.at_s)
+            return len(uneven) >= 8
+
+        await soon(seen_uneven, "the load is uneven in eight windows")
+        state = watch.balancer.state
+        assert state is not None
+        queue = queue_slots(PARTITIONS)
+        planned = {slot for move in state.plan.moves for slot in move.slots}
+        moved = {slot for report in state.reports for slot in report.job.slots}
+        assert queue.isdisjoint(planned | moved)
+        counting.moved.set()
         await ends_well(hs.bulk, batch.id, counting)
         worker.stop()
         await running

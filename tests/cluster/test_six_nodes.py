@@ -19,7 +19,8 @@ from heatsink.cluster.balance import Balancer, ClusterMeter
 from heatsink.cluster.load import ClusterLoad
 from heatsink.cluster.mover import Mover
 from heatsink.cluster.nodes import ClusterNodes
-from heatsink.cluster.policy import MoveLimits, SlotPolicy, SlotRules, plan_moves
+from heatsink.cluster.policy import SlotPolicy, plan_moves
+from heatsink.cluster.rules import MoveLimits, SlotRules
 from heatsink.primitives.clock import SystemClock
 from heatsink.registry.decisions import Decision
 from heatsink.testing.redis import RedisCluster

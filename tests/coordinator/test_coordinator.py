@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from random import Random
 
 import pytest
 
@@ -12,6 +13,7 @@ from heatsink.primitives.subjects import subject_of
 from heatsink.registry.decisions import BUCKETS, Decision, for_key
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.data import MemoryRegistry
+from heatsink.stores.memory.messages import MemoryNews
 from heatsink.testing import ManualClock
 from tests.registry.test_registry import FOUNDING
 
@@ -167,6 +169,32 @@ async def test_lease_and_closed_time_do_not_wait_for_a_control_loop(clock: Manua
         meta = (await store.meta()).meta
         assert (meta.leader, meta.term) == ("a", 1)
         assert 250 <= meta.closed_ms - clock.now_s() * 1000 <= 500
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_a_dedicated_standby_of_a_large_fleet_takes_over_within_two_leases(
+    clock: ManualClock,
+) -> None:
+    """Others look at the lease rarely there, since every server may be one."""
+    store, news = MemoryRegistry(clock), MemoryNews()
+
+    async def made(name: str, is_dedicated: bool) -> Coordinator:
+        registry = Registry(store, clock, news, Random(name))
+        await registry.open(FOUNDING)
+        lease = Lease(store, name, clock, count_servers=lambda: 10_000)
+        return Coordinator(registry, lease, clock, [], is_dedicated=is_dedicated)
+
+    leader = await made("leader", True)
+    for _ in range(2):
+        await leader.beat()
+        await clock.advance(1.0)
+    standbys = [await made("server", False), await made("dedicated", True)]
+    running = [asyncio.ensure_future(each.run()) for each in standbys]
+    for _ in range(60):
+        await clock.advance(0.1)
+    assert (await store.meta()).meta.leader == "dedicated"
     for each in running:
         each.cancel()
     await asyncio.gather(*running, return_exceptions=True)

@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from heatsink import BucketRules, connect
-from heatsink.coordinator.explainer import what_the_store_can_do
+from heatsink.coordinator.explainer import Explanation, what_the_store_can_do
 from heatsink.errors import Throttled
-from heatsink.heat.heat import PartitionHeat
+from heatsink.heat.heat import KeyHeat, PartitionHeat
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.registry.layouts import COLD, Layout
 from heatsink.spread.policy import Culprit
 
 
@@ -86,3 +88,73 @@ async def test_an_unpinned_key_is_neither_pinned_nor_hot_by_its_load() -> None:
     assert "calm: 4 buckets now (unpinned)" in str(explained)
     kept = msgspec.structs.replace(explained, cool_down_s=None)
     assert kept.reason.endswith("it keeps its buckets, since rules.shrink is off")
+
+
+NO_RELIEF = "one item that everybody updates gets no relief"
+STAY = "items from before the key was spread: they stay where they are"
+
+
+def explained(subject: Subject, buckets: int, **others: Any) -> str:
+    layout = Layout.of([(1_000, buckets)] if buckets > 1 else [])
+    return str(Explanation(subject.text, layout, 2_000, None, None, None, **others))
+
+
+def test_a_spread_key_of_a_users_table_is_told_what_buckets_cannot_help() -> None:
+    key = Subject(Kind.TABLE, "chat/r1")
+    said = explained(key, 4)
+    assert NO_RELIEF in said
+    assert STAY in said
+    assert NO_RELIEF not in explained(key, 1)
+    assert NO_RELIEF not in explained(Subject(Kind.KEY, "conv_abc123"), 4)
+
+
+def test_a_key_whose_table_is_not_adopted_is_told_the_command() -> None:
+    key = Subject(Kind.TABLE, "chat/r1")
+    said = explained(key, 1, is_held=True, completing="heatsink adopt URL chat --complete")
+    assert "no second bucket before the table's adoption is complete: " in said
+    assert said.endswith("run heatsink adopt URL chat --complete")
+    assert "adoption" not in explained(key, 1)
+
+
+@pytest.mark.parametrize(
+    "others", [{"buckets": 1}, {"buckets": 4}, {"buckets": 1, "is_held": True}]
+)
+def test_items_without_a_usable_time_are_named(others: Any) -> None:
+    unspread = "80% of the recent puts carry no time"
+    said = explained(Subject(Kind.TABLE, "chat/r1"), unspread=unspread, **others)
+    assert said.endswith(f"  but     {unspread}")
+    other = explained(Subject(Kind.KEY, "conv_abc123"), unspread=unspread, **others)
+    assert unspread not in other
+
+
+def explained_heat(heat: KeyHeat | None, unreported_s: float | None = None) -> str:
+    """What `explain` says about the heat of a key."""
+    made = Explanation("k", COLD, 1, None, None, heat, unreported_s, leads=True)
+    (said,) = (line for line in made.lines if line.startswith("  heat"))
+    return said.removeprefix("  heat    ")
+
+
+@pytest.mark.parametrize(
+    ("below_s", "bound_s", "words"),
+    [
+        (0.0, 0.0, "exact"),
+        (0.9, 0.4, "exact"),
+        (123.4, 231.6, "877 to 1,232 units/s with 99.9 % confidence"),
+        (0.0, 40.0, "1,000 to 1,040 units/s with 99.9 % confidence"),
+        (123.4, None, "or more: reports are missing"),
+    ],
+)
+def test_the_accuracy_of_a_rate_is_explained(
+    below_s: float, bound_s: float | None, words: str
+) -> None:
+    heat = KeyHeat(1_000.0, 1_000.0, 20.0, 3.0, bound_s, below_s=below_s)
+    assert explained_heat(heat) == f"1,000 writes/s ({words}), 20 reads/s, 3 throttled/s"
+
+
+def test_a_key_that_is_not_listed_has_at_most_what_may_be_unreported() -> None:
+    most = "too cold to be reported: at most {}/s with 99.9 % confidence"
+    assert explained_heat(None, 125.2) == most.format("126 units")
+    assert explained_heat(None, 0.0) == most.format("1 unit")
+    assert explained_heat(None) == (
+        "not known yet: the first report of heat comes a second or two after the start, or is late"
+    )

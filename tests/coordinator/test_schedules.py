@@ -127,7 +127,7 @@ async def test_a_leader_that_dies_before_it_records_a_start_starts_nothing_twice
     await two.turn()  # notices the last beat
     await fleet.clock.advance(LEASE_S + 1)
     published = await two.turn()
-    assert [decision.words for decision in published] == ["started"]
+    assert [decision.words for decision in published] == ["start decided"]
     assert len(fleet.batches()) == 1
 
 

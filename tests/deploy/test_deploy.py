@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 
 from heatsink import connect
 from heatsink.bulk import Actions
-from heatsink.bulk.work.consumer import ConsumerSettings
+from heatsink.bulk.settings import ConsumerSettings
 from heatsink.cli import main
 from heatsink.client.prometheus import WorkCollector
 from heatsink.primitives.connections import LOOPBACK_NAMES

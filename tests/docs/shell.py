@@ -49,7 +49,7 @@ def _with_ports(text: str, ports: dict[str, int]) -> str:
     for line in text.splitlines():
         lines.append(re.sub("|".join(ports), lambda found: str(ports[found[0]]), line))
         server = re.match(r"heatsink (serve|dynamo)\b[^#]*&", line)
-        if server:
+        if server and "--port" not in line:
             port = ports["8321" if server[1] == "serve" else "8322"]
             lines.append(UNTIL_LISTENING.format(port=port))
     return "\n".join(lines)

@@ -19,8 +19,8 @@ from heatsink.cli import main
 from heatsink.server.door.tables import read_tables
 from heatsink.stores.embedded import free_port
 
+from .pages import DOCS, README, TUTORIAL, Block, blocks, name_of, with_blocks
 from .pages import PAGES as EVERY_PAGE
-from .pages import README, TUTORIAL, Block, blocks, name_of, with_blocks
 from .shell import PORTS, run
 
 PAGES = with_blocks("sh")
@@ -65,10 +65,21 @@ def parse(arguments: list[str]) -> None:
     command.make_context(context.info_name, arguments, parent=context.parent)
 
 
+DEAR = {DOCS / "how-to" / "plan.md", DOCS / "how-to" / "server.md"}
+FULL = pytest.mark.full("its commands compute, or start servers, for seconds")
+
+
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("page", RUN, ids=name_of)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=FULL) if page in DEAR else page for page in RUN], ids=name_of
+)
 def test_the_shell_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     run(shell_blocks(page), tmp_path, {port: free_port() for port in PORTS})
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
+def test_shell_blocks_are_called_sh_or_they_would_not_be_checked(page: Path) -> None:
+    assert not {block.language for block in blocks(page)} & {"bash", "shell", "console"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

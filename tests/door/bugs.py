@@ -12,6 +12,7 @@ from heatsink.door.keys import physical
 from heatsink.door.places import Keys, Places, Spot
 from heatsink.door.protocol import Call, WireError
 from heatsink.door.queries import Merge
+from heatsink.door.times import TimeOf, first_text
 from heatsink.registry.layouts import Layout
 from heatsink.stores.dynamodb.wire.expressions.conditions import Exists
 
@@ -34,14 +35,21 @@ def a_write_does_not_wait_for_the_horizon() -> AbstractContextManager[object]:
 
 
 def a_request_past_the_horizon_passes_untouched() -> AbstractContextManager[object]:
-    right = Places.is_bare
+    right = Places.may_pass
 
-    def is_bare(self: Places, keys: Keys) -> bool:
+    def may_pass(self: Places, keys: Keys) -> bool:
         label, rule = self.label(keys.key), self.table.rule_of(keys.sort)
         cold = label not in self._view.layouts and rule.buckets == 1
         return cold or right(self, keys)
 
-    return patch.object(Places, "is_bare", is_bare)
+    return patch.object(Places, "may_pass", may_pass)
+
+
+def a_sort_key_within_a_second_of_the_horizon_counts_as_past() -> AbstractContextManager[object]:
+    def later(time_of: TimeOf, time_ms: int) -> str:
+        return first_text(time_of, time_ms + 1_000)
+
+    return patch("heatsink.door.places.first_text", later)
 
 
 def a_strong_read_does_not_renew_the_view() -> AbstractContextManager[object]:
@@ -254,12 +262,26 @@ def a_changed_declaration_is_accepted() -> AbstractContextManager[object]:
     return everywhere()
 
 
+def a_scan_goes_on_where_its_last_row_belongs() -> AbstractContextManager[object]:
+    return patch.object(Places, "bucket_to_name", lambda *_: None)
+
+
+def a_stray_in_fixed_buckets_is_shown() -> AbstractContextManager[object]:
+    def by_time(self: Merge, _: Any, time_ms: int | None) -> bool:
+        return time_ms is not None and time_ms < self._final_ms
+
+    return patch.object(Merge, "_is_placed", by_time)
+
+
 BUGS: list[Bug] = [
+    a_scan_goes_on_where_its_last_row_belongs,
+    a_stray_in_fixed_buckets_is_shown,
     a_changed_declaration_is_accepted,
     a_layout_just_read_is_taken_for_final,
     an_old_item_is_placed_by_the_newest_epoch,
     a_write_does_not_wait_for_the_horizon,
     a_request_past_the_horizon_passes_untouched,
+    a_sort_key_within_a_second_of_the_horizon_counts_as_past,
     a_strong_read_does_not_renew_the_view,
     a_strong_query_plans_from_the_view,
     a_query_forgets_the_bare_key,

@@ -234,10 +234,29 @@ class Grammar:
             found[name] = {"ComparisonOperator": operator, "AttributeValueList": values}
         return found
 
+    def expected(self, names: list[str]) -> Body:
+        """Return legacy conditions: with operators, or in the older form with Value and Exists."""
+        rng = self.rng
+        if rng.random() < 0.5:
+            return self.legacy(names)
+        found: Body = {}
+        for name in rng.sample(names, rng.randint(1, 2)):
+            value = {"Value": {"S": rng.choice([*WORDS, *HOT])}}
+            older: list[Body] = [value, value, {**value, "Exists": True}, {"Exists": False}]
+            if rng.random() < 0.1:
+                older = [{"Exists": True}, {**value, "Exists": False}, {}]
+            found[name] = rng.choice(older)
+        return found
+
+    def _costs(self, others: Body) -> Body:
+        if self.rng.random() < 0.2:
+            others["ReturnConsumedCapacity"] = self.rng.choice(["TOTAL", "INDEXES", "NONE"])
+        return others
+
     def _conditional(self, others: Body) -> Body:
         rng = self.rng
         if rng.random() < 0.15 and not others.get("UpdateExpression"):
-            expected = self.legacy(["pk", "a", "sk"])
+            expected = self.expected(["pk", "a", "sk"])
             others["Expected"] = expected
             if len(expected) == 2 and rng.random() < 0.5:
                 others["ConditionalOperator"] = rng.choice(["AND", "OR"])
@@ -246,11 +265,9 @@ class Grammar:
             if rng.random() < 0.5:
                 others["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         others.update(self.placeholders())
-        if rng.random() < 0.2:
-            others["ReturnConsumedCapacity"] = rng.choice(["TOTAL", "INDEXES"])
         if rng.random() < 0.1:
             others["ReturnItemCollectionMetrics"] = "SIZE"
-        return others
+        return self._costs(others)
 
     def _put(self) -> tuple[str, Body]:
         others: Body = {"Item": self.item()}
@@ -272,7 +289,7 @@ class Grammar:
                 "n2": {"Value": {"N": "1"}, "Action": "ADD"},
             }
             if rng.random() < 0.5:
-                others["Expected"] = self.legacy(["pk", "a"])
+                others["Expected"] = self.expected(["pk", "a"])
         else:
             others["UpdateExpression"] = self.update()
             others = self._conditional(others)
@@ -293,7 +310,7 @@ class Grammar:
         self._projected(others)
         if self._names:
             others["ExpressionAttributeNames"] = self._names
-        return "GetItem", {"TableName": TABLE, **others}
+        return "GetItem", {"TableName": TABLE, **self._costs(others)}
 
     def _query(self) -> tuple[str, Body]:
         rng = self.rng
@@ -301,7 +318,8 @@ class Grammar:
         others: Body = {"ConsistentRead": rng.random() < 0.5}
         if rng.random() < 0.12:
             others["KeyConditions"] = {
-                "pk": {"ComparisonOperator": "EQ", "AttributeValueList": [{"S": key}]}
+                "pk": {"ComparisonOperator": "EQ", "AttributeValueList": [{"S": key}]},
+                **({"sk": self._legacy_range()} if rng.random() < 0.7 else {}),
             }
         else:
             left = rng.choice(["pk", "#k"])
@@ -330,6 +348,17 @@ class Grammar:
             lambda: f"{name} BETWEEN {self.placed({'S': one})} AND {self.placed({'S': two})}",
         )
 
+    def _legacy_range(self) -> Body:
+        rng = self.rng
+        operator = rng.choice(["EQ", "LT", "LE", "GT", "GE", "BEGINS_WITH", "BETWEEN", "NE"])
+        values = sorted([self.sort(), self.sort()])
+        if operator != "BETWEEN":
+            values = [
+                rng.choice([values[0], "MSG#", "MSG#2026", "LOG#", "T#", self.key()["sk"]["S"]])
+            ]
+        given = [{"S": value} for value in values]
+        return {"ComparisonOperator": operator, "AttributeValueList": given}
+
     def _page(self, others: Body, filtered: list[str]) -> None:
         """Add filter, projection, limit and order to a query or a scan."""
         rng = self.rng
@@ -350,8 +379,7 @@ class Grammar:
             others["Limit"] = rng.choice([1, 2, 3, 7, 20])
         if rng.random() < 0.4 and "sk" not in filtered:
             others["ScanIndexForward"] = False
-        if rng.random() < 0.2:
-            others["ReturnConsumedCapacity"] = rng.choice(["TOTAL", "INDEXES"])
+        self._costs(others)
         others.update(self.placeholders())
 
     def _query_index(self) -> tuple[str, Body]:
@@ -382,7 +410,7 @@ class Grammar:
         others: Body = {"RequestItems": {TABLE: writes}}
         if self.rng.random() < 0.1:
             others["ReturnItemCollectionMetrics"] = "SIZE"
-        return "BatchWriteItem", others
+        return "BatchWriteItem", self._costs(others)
 
     def _batch_get(self) -> tuple[str, Body]:
         keys = [self.key() for _ in range(self.rng.randint(1, 8))]
@@ -392,7 +420,7 @@ class Grammar:
         self._projected(wanted)
         if self._names:
             wanted["ExpressionAttributeNames"] = self._names
-        return "BatchGetItem", {"RequestItems": {TABLE: wanted}}
+        return "BatchGetItem", self._costs({"RequestItems": {TABLE: wanted}})
 
     def _transact_write(self) -> tuple[str, Body]:
         actions = []
@@ -402,7 +430,7 @@ class Grammar:
         others: Body = {"TransactItems": actions}
         if self.rng.random() < 0.3:
             others["ClientRequestToken"] = f"t{self.rng.randint(0, 40)}"
-        return "TransactWriteItems", others
+        return "TransactWriteItems", self._costs(others)
 
     def _action(self) -> Body:
         rng = self.rng
@@ -430,4 +458,4 @@ class Grammar:
             if self._names:
                 given["ExpressionAttributeNames"] = self._names
             actions.append({"Get": given})
-        return "TransactGetItems", {"TransactItems": actions}
+        return "TransactGetItems", self._costs({"TransactItems": actions})

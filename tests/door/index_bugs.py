@@ -9,9 +9,11 @@ from unittest.mock import patch
 
 from heatsink.door import computed, index_pages, many
 from heatsink.door.migration import Migration, Settle
+from heatsink.door.places import Places
 from heatsink.door.protocol import Call
 from heatsink.door.spread_indexes import SpreadIndex
 from heatsink.door.tagging import _Following
+from heatsink.registry.spread_indexes import DAY_MS, Swept
 
 from .index_simulation import IndexSimulation
 
@@ -107,7 +109,42 @@ def a_computed_value_is_written_although_the_item_has_changed() -> AbstractConte
     return patch.object(computed, "_only_if_unchanged", lambda parameters, _: parameters)
 
 
+def a_page_token_does_not_say_where_a_stray_is() -> AbstractContextManager[object]:
+    return patch.object(Places, "bucket_to_name", lambda *_: None)
+
+
+def a_row_is_shown_by_each_of_its_buckets() -> AbstractContextManager[object]:
+    right = index_pages.IndexMerge._checked
+
+    def checked(self: Any, rows: Any) -> Any:
+        self._seen.clear()
+        return right(self, rows)
+
+    return patch.object(index_pages.IndexMerge, "_checked", checked)
+
+
+def a_bucket_is_forgotten_as_soon_as_it_is_closed() -> AbstractContextManager[object]:
+    return patch.object(Swept, "is_forgotten", property(lambda self: self.is_closed))
+
+
+def a_bucket_is_forgotten_after_a_day_without_a_last_sweep() -> AbstractContextManager[object]:
+    right = SpreadIndex.buckets
+
+    def buckets(self: Any, value: str) -> list[int | None]:
+        def is_forgotten(swept: Swept) -> bool:
+            return swept.is_closed and swept.last_ms + DAY_MS <= self._view.horizon_ms
+
+        with patch.object(Swept, "is_forgotten", property(is_forgotten)):
+            return right(self, value)
+
+    return patch.object(SpreadIndex, "buckets", buckets)
+
+
 BUGS: list[Bug] = [
+    a_page_token_does_not_say_where_a_stray_is,
+    a_row_is_shown_by_each_of_its_buckets,
+    a_bucket_is_forgotten_as_soon_as_it_is_closed,
+    a_bucket_is_forgotten_after_a_day_without_a_last_sweep,
     a_computed_value_is_written_although_the_item_has_changed,
     a_removed_value_leaves_its_shadow_behind,
     a_stale_row_is_shown,

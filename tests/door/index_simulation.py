@@ -2,27 +2,37 @@
 
 Processes run operations of the core, one upstream call at a time. Meanwhile an operator runs the
 migration, dies and runs it again, values get other numbers of buckets, sweeps move items, answers
-get lost, and a program without Heatsink writes now and then. At any moment, a process whose view is
-up to date must find in the index what the table holds.
+get lost, and a program without Heatsink writes now and then. In most runs, indexes lag behind the
+table. At any moment, a process whose view is up to date must find in the index what the table
+holds. While changes of an item have not reached the index, a query may miss the item, or return it
+on two pages.
+
+Some rows are strays: they are under the bare key, and belong in buckets of the table.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from heatsink.door.migration import Moves, Pause, Record, Settle
+from heatsink.door.places import application_key
 from heatsink.door.protocol import Body, Call, Need, Steps, WireError
 from heatsink.door.spread_indexes import RESERVED, shadow_of
 from heatsink.errors import Unavailable
-from heatsink.registry.spread_indexes import DAY_MS, note_on
+from heatsink.registry.spread_indexes import DAY_MS, READING, note_on
 
+from .grammar import text_of
+from .lagging import LONG_S, USUAL_S, Delays
 from .simulation import LOST
-from .world import INDEX, TABLE, Process, World, outcome
+from .world import INDEX, LAGGING, TABLE, Process, World, outcome
 
 VALUES = ["u", "v"]
-ITEMS = 7
+ITEMS, STRAYS = 7, 4
+TURN_S = 0.5
+PAGES_MAX = 100
 SHADOW = shadow_of(INDEX)
 DEFAULT = "SET kind = if_not_exists(kind, :v), score = :s"
 COMPUTED, OTHER = "SET kind = wanted", "attribute_exists(wanted)"
@@ -52,7 +62,9 @@ class IndexSimulation:
 
     def __init__(self, seed: int, *, losses: float = 0.03) -> None:
         self.rng = Random(seed)
-        self.world = World()
+        self.delays = Delays(Random(seed), USUAL_S[seed % len(USUAL_S)])
+        with self.delays.planted():
+            self.world = World(settings=LAGGING)
         self.losses = losses
         world = self.world
         self.clients = [Client(world.table, world.stored, world.registry) for _ in range(3)]
@@ -68,9 +80,17 @@ class IndexSimulation:
         self.done: set[str] = set()
         self.requests: dict[str, Body] = {}
         self.steps_seen: set[str] = set()
+        self.anomalies: Counter[str] = Counter()
+        """How often a query missed a late item, or returned it twice."""
+        self._put_strays()
 
     def run(self, turns: int) -> None:
+        with self.delays.planted():
+            self._run(turns)
+
+    def _run(self, turns: int) -> None:
         for self.now in range(turns):
+            self.world.clock.turn(TURN_S)
             self._disturb()
             client = self.rng.choice([*self.clients, None])
             if client is None:
@@ -89,12 +109,10 @@ class IndexSimulation:
             registry.renew(rng.choice(self.clients).view)
         if rng.random() < 0.04 and self._note() is not None:
             registry.closed_ms += rng.choice([1, 50])
-            label = f"\0index:{TABLE}/{INDEX}/{rng.choice(VALUES)}"
-            if not registry.layout(label).full:
-                registry.spread(label, rng.choice([1, 2, 5]))
+            self._give(rng.choice(VALUES), rng.choice([1, 2, 5]))
             registry.closed_ms += rng.choice([0, 1, 50])
         if rng.random() < 0.005:
-            registry.closed_ms += DAY_MS
+            self._let_a_day_pass()
             self.requests.clear()  # DynamoDB has forgotten their tokens
             for client in self.clients:
                 registry.renew(client.view)
@@ -107,6 +125,24 @@ class IndexSimulation:
             self.moves = None  # the operator's run was killed
         if rng.random() < 0.004:
             self._write_past()
+
+    def _put_strays(self) -> None:
+        world = self.world
+        world.registry.spread(world.label("attic"), 3)
+        for number in range(STRAYS):
+            sort = f"MSG#{text_of(world.registry.closed_ms + 20 * number)}#{number}"
+            row = {"pk": {"S": "attic"}, "sk": {"S": sort}, "kind": {"S": VALUES[number % 2]}}
+            item = {**row, "score": {"N": "1"}}
+            world.stored.send("PutItem", {"TableName": TABLE, "Item": item})
+
+    def _give(self, value: str, buckets: int) -> None:
+        label, registry = f"\0index:{TABLE}/{INDEX}/{value}", self.world.registry
+        if not registry.layout(label).full:
+            registry.spread(label, buckets)
+
+    def _let_a_day_pass(self) -> None:
+        self.world.registry.closed_ms += DAY_MS
+        self.world.clock.turn(DAY_MS / 1000)
 
     def _note(self) -> Any:
         return note_on(self.world.registry.view(), TABLE, INDEX)
@@ -135,7 +171,9 @@ class IndexSimulation:
                 self.moves = migration.leave() if leaves else migration.spread()
             self._advance(None)
             return
-        self.steps_seen.add(self._note().step if self._note() is not None else "")
+        note = self._note()
+        self.steps_seen.add(note.step if note is not None else "")
+        self.delays.are_long = note is not None and note.step == "spread"
         number = len(self.answers)
         need = self.needs[number]
         if isinstance(need, Settle):
@@ -152,6 +190,7 @@ class IndexSimulation:
     def _met(self, need: Any) -> Any:
         registry = self.world.registry
         if isinstance(need, Pause):
+            self.world.clock.turn(need.seconds)
             return self.world.stored.engine.tend()
         if isinstance(need, Settle):
             registry.closed_ms += 1
@@ -279,19 +318,31 @@ class IndexSimulation:
         world = self.world
         world.registry.renew(self.reader.view)
         rows = world.stored.send("Scan", {"TableName": TABLE})["Items"]
+        note, late = self._note(), self.delays.late()
+        if note is not None and note.step in READING:
+            self._check_shadows(rows)
         for value in VALUES:
             found = self._queried(value)
-            assert len(found) == len(set(found)), f"{value}: a row is on two pages: {found}"
+            twice = {row for row, times in Counter(found).items() if times > 1}
+            assert twice <= late, f"{value}: rows are on two pages: {twice - late}"
             whole = (row for row in rows if "score" in row)
             known = {row["sk"]["S"] for row in whole if row.get("kind") == {"S": value}}
             wrong = set(found) - known
-            assert not wrong, f"{value}: rows with another value are shown: {wrong}"
+            assert wrong <= late, f"{value}: rows with another value are shown: {wrong - late}"
             missing = known - set(found) - self.foreign
-            assert not missing, f"{value}: rows are missing: {missing}"
+            assert missing <= late, f"{value}: rows are missing: {missing - late}"
+            self.anomalies.update(twice=len(twice), missing=len(missing), wrong=len(wrong))
         ghosts = [row for row in rows if "score" not in row and row["sk"]["S"] != "COUNT"]
         assert not ghosts, f"nobody wrote these items: {ghosts}"
         count = next((int(row["n"]["N"]) for row in rows if row["sk"]["S"] == "COUNT"), 0)
         assert len(self.done - {""}) <= count <= len(self.begun), "a transaction took effect twice"
+
+    def _check_shadows(self, rows: list[Body]) -> None:
+        """Raise if an item's shadow has another value than its attribute. The table never lags."""
+        for row in rows:
+            shadow = application_key(row[SHADOW]["S"]) if SHADOW in row else None
+            is_right = shadow == row.get("kind", {}).get("S")
+            assert is_right or row["sk"]["S"] in self.foreign, f"a wrong shadow: {row}"
 
     def _queried(self, value: str) -> list[str]:
         """Read all pages of a value. Its buckets may change between two pages."""
@@ -304,10 +355,13 @@ class IndexSimulation:
             "Limit": self.rng.choice([1, 3, 50]),
             "ScanIndexForward": self.rng.random() < 0.5,
         }
-        while len(found) <= ITEMS * 2:
+        for _ in range(PAGES_MAX):
             answer = self.reader.send("Query", given)
             assert RESERVED not in str(answer["Items"]), "a row shows a shadow attribute"
-            found += [row["sk"]["S"] for row in answer["Items"]]
+            assert all(row["kind"] == {"S": value} for row in answer["Items"]), "another value"
+            rows = [row["sk"]["S"] for row in answer["Items"]]
+            assert len(rows) == len(set(rows)), f"{value}: a row is on one page twice: {rows}"
+            found += rows
             if "LastEvaluatedKey" not in answer:
                 return found
             given["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
@@ -324,12 +378,21 @@ class IndexSimulation:
         self.check()
         note = self._note()
         if note is not None and note.step == "spread":
-            self._settled(self.operator_migration().sweep())
-            self.world.registry.closed_ms += DAY_MS  # from now on, retired buckets are not asked
-            self.check()
+            for value in VALUES:
+                self._give(value, 1)
+            for _ in range(2):
+                self._settled(self.operator_migration().sweep())
+                self._let_a_day_pass()  # after the second one, retired buckets are not asked
+                self._check_all()
         self._settled(self.operator_migration().leave())
         for row in self.world.stored.send("Scan", {"TableName": TABLE})["Items"]:
             assert SHADOW not in row, f"a shadow is left behind: {row}"
+        self._check_all()
+
+    def _check_all(self) -> None:
+        """Wait for the indexes, and check every item."""
+        self.world.clock.turn(LONG_S)
+        assert not self.delays.late()
         self.check()
 
     def _goes_on(self) -> bool:

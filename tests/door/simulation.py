@@ -8,6 +8,10 @@ item that explains all answers.
 
 Some items are twins: only transactions write them, always both, with the same value. So each
 transaction that reads both must find the same value in both.
+
+Another process scans the table again and again. The table also has strays: rows under the bare key
+that belong in buckets, some of them dated in the future. Each scan must show every stray once, and
+no row twice.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from heatsink.door.protocol import Body, Call, LayoutOf, Need, Reach, Renew, Ste
 from heatsink.door.records import record_of
 from heatsink.door.times import iso_text
 from heatsink.errors import InvalidSetting
+from heatsink.registry.decisions import BUCKETS, LogEntry, for_key
 from heatsink.registry.declarations import check, note_of
 
 from .grammar import text_of
@@ -35,6 +40,8 @@ OTHER_RULES = [
     [by_time("MSG#", iso_text), unspread("MSG#2026"), fixed("T#", buckets=3)],
 ]
 KEYS = ["room", "lobby"]
+ATTIC, CELLAR = "attic", "cellar"
+"""The keys of strays. One has several buckets, the other has rows with a fixed number of them."""
 LOST = WireError(0, {"__type": "Lost", "message": "the answer got lost"})
 UNKNOWN = "unknown"
 State = dict[str, Any] | None
@@ -128,6 +135,11 @@ class Simulation:
         self.history: dict[str, list[Event]] = {}
         self.applied = 0
         self._numbers = iter(range(10**9))
+        self._scanning = Random(f"scans {seed}")
+        self._scanner = Process(self.world.table, self.world.stored, self.world.registry)
+        self._strays = self._put_strays()
+        self._scanned: set[str] = set()
+        self._scan_start: Body = {}
         self._items: list[Body] = []
         self._twins: list[tuple[Body, Body]] = []
 
@@ -144,6 +156,7 @@ class Simulation:
         for _ in range(turns):
             self.now += 1
             self._disturb()
+            self._read_strays()
             client = self.rng.choice(self.clients)
             if client.running is None:
                 self._start(client)
@@ -162,6 +175,63 @@ class Simulation:
         if rng.random() < 0.01:
             number = rng.randrange(len(self.clients))
             self.clients[number] = self._client()  # it died, whatever it was doing
+
+    def _put_strays(self) -> set[str]:
+        """Let a program without Heatsink write rows, and return their names."""
+        registry = self.world.registry
+        at_ms = registry.closed_ms
+        decision = for_key(self.world.label(ATTIC), BUCKETS, 3, "a test")
+        registry.entries.append(LogEntry(len(registry.entries) + 1, at_ms, at_ms, (decision,)))
+        keys = [(ATTIC, f"MSG#{text_of(at_ms + 100 * number)}#{number}") for number in range(8)]
+        found = set()
+        for key, sort in [*keys, (CELLAR, "T#1")]:
+            item = {"pk": {"S": key}, "sk": {"S": sort}}
+            self.world.stored.send("PutItem", {"TableName": TABLE, "Item": item})
+            found.add(name_of(item))
+        return found
+
+    def _read_strays(self) -> None:
+        """Read the next page of a scan now and then, or query the strays' keys."""
+        rng, scanner = self._scanning, self._scanner
+        if rng.random() < 0.05:
+            self.world.registry.renew(scanner.view)
+            self._query_strays(rng.choice([ATTIC, CELLAR]))
+        if rng.random() < 0.4:
+            self._scan_on(rng.choice([1, 2, 50]))
+
+    def _scan_on(self, limit: int) -> None:
+        given = {"TableName": TABLE, "Limit": limit, **self._scan_start}
+        page = self._scanner.send("Scan", given)
+        for item in page["Items"]:
+            name = name_of(item)
+            assert name not in self._scanned, f"{name} is on two pages of a scan"
+            self._scanned.add(name)
+        if "LastEvaluatedKey" in page:
+            self._scan_start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+            return
+        missing = self._strays - self._scanned
+        assert not missing, f"a scan skips {missing}"
+        self._scanned, self._scan_start = set(), {}
+
+    def _query_strays(self, key: str) -> None:
+        """A query shows a row only if GetItem finds it. Otherwise it must fail."""
+        given = {
+            "TableName": TABLE,
+            "KeyConditionExpression": "pk = :p",
+            "ExpressionAttributeValues": {":p": {"S": key}},
+            "ConsistentRead": True,
+        }
+        try:
+            found = self._scanner.send("Query", given)["Items"]
+        except WireError as error:
+            if "is not in its place" not in error.message:
+                raise
+            return
+        for item in found:
+            key_of = {name: item[name] for name in ("pk", "sk")}
+            wanted = {"TableName": TABLE, "Key": key_of, "ConsistentRead": True}
+            looked = self._scanner.send("GetItem", wanted)
+            assert "Item" in looked, f"a query shows {name_of(item)}, which GetItem does not find"
 
     def _key(self) -> Body:
         rng = self.rng
@@ -326,7 +396,12 @@ class Simulation:
         event.ended, event.result = self.now, "refused"
 
     def check(self) -> None:
-        """Raise `AssertionError` for an item whose history has no explanation."""
+        """Raise `AssertionError` for an item whose history has no explanation.
+
+        First read the last scan to its end.
+        """
+        while self._scan_start:
+            self._scan_on(50)
         for name, events in self.history.items():
             assert linearizable(events), f"{name}: {events}"
 

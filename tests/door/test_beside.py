@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from .beside import ENGINES, Beside, Other
+from heatsink.stores.dynamodb.verify.assumptions import ALL
+
+from .beside import CHECKED, ENGINES, EXPLAINED, Beside, Other
 
 REQUESTS = 500
+
+
+def test_heatsink_verify_asks_dynamodb_what_is_not_known() -> None:
+    names = {one.name for one in ALL}
+    for why in (one.why for one in EXPLAINED if "NOT KNOWN" in one.why):
+        assert [name for words, name in CHECKED.items() if words in why and name in names], why
 
 
 @pytest.mark.full("installs other engines")

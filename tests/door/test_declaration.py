@@ -18,7 +18,7 @@ from heatsink.door.declaration import (
     unspread,
 )
 from heatsink.door.protocol import Body
-from heatsink.door.times import iso_text
+from heatsink.door.times import TimeOf, after, iso_text, millis
 from heatsink.errors import InvalidSetting
 
 from .world import DEFINITION, TABLE, declared
@@ -41,6 +41,25 @@ def test_times_that_do_not_grow_with_the_sort_keys_are_refused() -> None:
         check_sample(table, items)
     assert refused.value.field == "rules"
     check_sample(table, items[:2])
+
+
+@pytest.mark.parametrize(
+    ("time_of", "sort_type", "words"),
+    [
+        (millis, "S", "millis reads sort keys that are a number, but those of table chat are text"),
+        (iso_text, "N", "iso_text reads sort keys that are text"),
+        (after("MSG#", millis), "S", r"after\('MSG#', millis\) reads sort keys that are a number"),
+    ],
+)
+def test_a_reader_of_times_that_cannot_read_the_sort_key_s_type_is_refused(
+    time_of: TimeOf, sort_type: str, words: str
+) -> None:
+    rules = [by_time("", time_of)]
+    with pytest.raises(InvalidSetting, match=words) as refused:
+        SpreadTable(TABLE, partition_key="pk", sort_key="sk", rules=rules, sort_type=sort_type)
+    assert refused.value.field == "rules"
+    own = [by_time("", day_first)]
+    SpreadTable(TABLE, partition_key="pk", sort_key="sk", rules=own, sort_type=sort_type)
 
 
 def test_a_rule_that_reads_no_time_is_refused() -> None:
@@ -121,6 +140,11 @@ def test_a_misspelt_setting_is_named() -> None:
         SpreadTable(TABLE, **{**given, "rules": ["MSG#"]})
     with pytest.raises(InvalidSetting, match="rules must be a list: write"):
         SpreadTable(TABLE, **{**given, "rules": unspread("MSG#")})
+    wrong = {"append_only": "no", "ahead_s": "2", "unused_indexes": "inverted"}
+    for field, value in wrong.items():
+        with pytest.raises(InvalidSetting, match=f"^{field} must be") as refused:
+            SpreadTable(TABLE, **{**given, field: value})
+        assert refused.value.field == field
 
 
 def test_a_prefix_that_fits_no_item_of_the_table_is_warned_of(

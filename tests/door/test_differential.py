@@ -15,7 +15,7 @@ from .live import LiveWorld, attached, behind_a_door
 from .world import World
 
 REQUESTS = 300
-LIVE_REQUESTS = usually(250, full=3_000)
+LIVE_REQUESTS = usually(150, full=3_000)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -29,6 +29,7 @@ def test_a_spread_table_answers_as_a_plain_table_does(seed: int) -> None:
 def test_a_table_with_a_spread_index_answers_as_a_plain_table_does(seed: int) -> None:
     run = Differential(seed, World(processes=3, spread_index=True))
     run.run(REQUESTS)
+    assert run.spread > REQUESTS / 2
     assert run.computed < REQUESTS / 4
 
 
@@ -42,4 +43,4 @@ def test_a_running_heatsink_answers_as_a_plain_table_does(
         run = Differential(7, world)
         run.run(LIVE_REQUESTS)
         assert run.spread > LIVE_REQUESTS / 2
-        assert world.buckets_used() > 4
+        assert world.buckets_used() > 2

@@ -9,6 +9,7 @@ import pytest
 
 from heatsink.door.protocol import OURS, Body
 from heatsink.server.door.access import tables_in
+from heatsink.server.door.upstream import SMALL, concerns, decoded_if_small
 from tests.planted import usually
 
 from .differential import Differential, comparable
@@ -57,12 +58,25 @@ def message(answer: Body) -> str:
         {"RequestItems": {TABLE: 5}, "TransactItems": {}},
         {"TableName": ["x"], "RequestItems": {TABLE: None}},
         {"TableName": f"arn:aws:dynamodb:eu-west-1:111122223333:table/{TABLE}"},
+        {"TableName": "other", "RequestItems": {TABLE: {}}},
+        {"TableName": TABLE, "Key": {"pk": {"S": "x" * SMALL}}},
     ],
 )
-def test_the_door_sees_the_table_whatever_else_is_wrong(request_: Body) -> None:
-    assert TABLE in tables_in(msgspec.json.encode(request_))
+@pytest.mark.parametrize("operation", ["GetItem", "TransactGetItems"])
+def test_the_door_sees_the_table_whatever_else_is_wrong(operation: str, request_: Body) -> None:
+    body = msgspec.json.encode(request_)
+    assert TABLE in tables_in(body)
+    assert concerns({TABLE}, operation, body, decoded_if_small(operation, body))
+
+
+@pytest.mark.parametrize("operation", ["GetItem", "TransactGetItems"])
+def test_a_request_on_other_tables_does_not_concern_a_declared_one(operation: str) -> None:
+    for request_ in ({"TableName": "other"}, {"TableName": "other", "Key": {"TableName": TABLE}}):
+        body = msgspec.json.encode(request_)
+        assert not concerns({TABLE}, operation, body, decoded_if_small(operation, body))
 
 
 def test_what_is_no_request_names_no_table() -> None:
-    for body in (b"", b"{", b"[5]", b"5", b'{"TableName":5}', b"[" * 10_000):
+    for body in (b"", b"{", b"[5]", b"5", b'{"TableName":5}', b"[" * 10_000, b"[" * SMALL):
         assert tables_in(body) == set()
+        assert not concerns({TABLE}, "GetItem", body, decoded_if_small("GetItem", body))

@@ -10,12 +10,26 @@ import pytest
 
 from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, by_time, described
+from heatsink.door.keys import TAG, physical
+from heatsink.door.pages import PLACE
 from heatsink.door.protocol import Body, Call, WireError
+from heatsink.door.spread_indexes import shadow_of
 from heatsink.door.times import iso_text, millis
 from heatsink.testing.clocks import ManualClock
 
 from .grammar import text_of
-from .world import DEFINITION, SEED, START_MS, TABLE, NoHeat, Process, Registry, Upstream, World
+from .world import (
+    DEFINITION,
+    INDEX,
+    SEED,
+    START_MS,
+    TABLE,
+    NoHeat,
+    Process,
+    Registry,
+    Upstream,
+    World,
+)
 
 NUMBERS = "numbers"
 
@@ -107,6 +121,229 @@ def test_a_row_that_another_program_wrote_after_the_adoption_is_an_error() -> No
     world.stored.send("PutItem", {"TableName": TABLE, "Item": message(at_ms)})
     with pytest.raises(WireError, match="is not in its place"):
         process.send("Query", whole())
+
+
+def put_strays(world: World, count: int, from_ms: int) -> list[str]:
+    """Put rows under the bare key, some of which belong in buckets. Returns their sort keys."""
+    rows = [message(from_ms + number, number) for number in range(count)]
+    for number, row in enumerate(rows):
+        item = {**row, "kind": {"S": "u"}, "score": {"N": str(number // 3)}}
+        world.stored.send("PutItem", {"TableName": TABLE, "Item": item})
+    return [row["sk"]["S"] for row in rows]
+
+
+def sort_keys(process: Process, operation: str, request: Body, most: int = 100) -> list[str]:
+    """Return the sort keys of all pages."""
+    found: list[str] = []
+    for _ in range(most):
+        page = process.send(operation, request)
+        found += [item["sk"]["S"] for item in page["Items"]]
+        if "LastEvaluatedKey" not in page:
+            return found
+        request = {**request, "ExclusiveStartKey": page["LastEvaluatedKey"]}
+    raise AssertionError(f"the pages do not end: {found}")
+
+
+def a_world_with_strays() -> tuple[World, list[str]]:
+    """Return a world in which a spread key has rows in buckets, and strays; and all sort keys."""
+    world = World()
+    process, registry = world.processes[0], world.registry
+    registry.spread(world.label("room"), 4)
+    at_ms = registry.closed_ms
+    registry.closed_ms += 1_000
+    registry.renew(process.view)
+    names = put_strays(world, 8, at_ms)
+    for number in range(8, 16):
+        row = message(at_ms + number, number)
+        item = {**row, "kind": {"S": "u"}, "score": {"N": str(number // 3)}}
+        process.send("PutItem", {"TableName": TABLE, "Item": item})
+        names.append(row["sk"]["S"])
+    return world, sorted(names)
+
+
+PAGES: dict[str, tuple[str, Body]] = {
+    "scan": ("Scan", {}),
+    "filtered": (
+        "Scan",
+        {
+            "FilterExpression": "pk = :p",
+            "ExpressionAttributeValues": {":p": {"S": "room"}},
+        },
+    ),
+    "of an index": (
+        "Query",
+        {
+            "IndexName": "by-kind",
+            "KeyConditionExpression": "kind = :k",
+            "ExpressionAttributeValues": {":k": {"S": "u"}},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.parametrize("form", PAGES)
+def test_pages_that_end_at_strays_skip_no_row_and_repeat_none(form: str, limit: int) -> None:
+    world, names = a_world_with_strays()
+    operation, given = PAGES[form]
+    request = {"TableName": TABLE, "Limit": limit, **given}
+    assert sorted(sort_keys(world.processes[0], operation, request)) == names
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.parametrize("way", ["scan", "forwards", "backwards"])
+def test_pages_of_a_spread_index_that_end_at_strays_skip_no_row(way: str, limit: int) -> None:
+    world, names = a_world_with_strays()
+    world.migrate(world.processes[0].migration().spread())
+    world.spread_value("u", 3)
+    world.renew(world.processes[0])
+    for number in range(6):  # strays in all buckets of the index, with equal sort keys
+        row = message(START_MS + 900 + number, number)
+        tag = {"S": physical("u", number % 3)}
+        item = {**row, "kind": {"S": "u"}, "score": {"N": "1"}, shadow_of(INDEX): tag}
+        world.stored.send("PutItem", {"TableName": TABLE, "Item": item})
+        names.append(row["sk"]["S"])
+    names.sort()
+    operation, request = PAGES["of an index"]
+    request = {**request, "ScanIndexForward": way == "forwards"}
+    if way == "scan":
+        operation, request = "Scan", {"IndexName": INDEX}
+    request = {**request, "TableName": TABLE, "Limit": limit}
+    assert sorted(sort_keys(world.processes[0], operation, request)) == names
+
+
+def test_a_scan_goes_on_after_a_row_whose_time_has_come_between_two_pages() -> None:
+    world = World()
+    process, registry = world.processes[0], world.registry
+    registry.spread(world.label("room"), 4)
+    registry.renew(process.view)
+    names = put_strays(world, 6, registry.closed_ms + 5_000)
+    found: list[str] = []
+    request: Body = {"TableName": TABLE, "Limit": 1}
+    while len(found) <= len(names):
+        page = process.send("Scan", request)
+        found += [item["sk"]["S"] for item in page["Items"]]
+        if "LastEvaluatedKey" not in page:
+            break
+        assert PLACE in page["LastEvaluatedKey"]
+        request = {**request, "ExclusiveStartKey": page["LastEvaluatedKey"]}
+        registry.closed_ms += 10_000
+        registry.renew(process.view)
+    assert sorted(found) == names
+
+
+def test_only_tokens_that_need_it_name_a_bucket_and_damaged_ones_are_refused() -> None:
+    world = World()
+    process, registry = world.processes[0], world.registry
+    registry.spread(world.label("room"), 4)
+    registry.closed_ms += 1_000
+    registry.renew(process.view)
+    for number in range(3):
+        row = message(registry.closed_ms - 10 + number, number)
+        process.send("PutItem", {"TableName": TABLE, "Item": row})
+    page = process.send("Scan", {"TableName": TABLE, "Limit": 1})
+    token = page["LastEvaluatedKey"]
+    assert set(token) == {"pk", "sk"}
+    request = {"TableName": TABLE, "ExclusiveStartKey": {**token, PLACE: {"S": "x"}}}
+    with pytest.raises(WireError, match="the starting key is damaged"):
+        process.send("Scan", request)
+
+
+def test_a_page_of_a_spread_index_that_ends_at_1_mb_is_continued_after_its_last_row() -> None:
+    world = World()
+    process = world.processes[0]
+    world.migrate(process.migration().spread())
+    world.spread_value("u", 3)
+    world.renew(process)
+    names = []
+    for number in range(24):
+        key = {"pk": {"S": f"room{number}"}, "sk": {"S": f"META{number}"}}
+        item = {**key, "kind": {"S": "u"}, "score": {"N": str(number // 8)}}
+        item["body"] = {"S": "x" * 300_000}
+        process.send("PutItem", {"TableName": TABLE, "Item": item})
+        names.append(key["sk"]["S"])
+    for forward in (True, False):
+        request = {**PAGES["of an index"][1], "TableName": TABLE, "ScanIndexForward": forward}
+        assert sorted(sort_keys(process, "Query", request)) == sorted(names)
+
+
+@pytest.mark.parametrize("append_only", [False, True])
+def test_of_two_rows_past_the_horizon_none_is_dropped_in_silence(append_only: bool) -> None:
+    world = World(processes=2, append_only=append_only)
+    early, late = world.processes
+    registry = world.registry
+    registry.spread(world.label("room"), 4)
+    registry.closed_ms += 10
+    registry.renew(late.view)
+    row = message(registry.closed_ms + 500)
+    registry.closed_ms += 1_000
+    registry.renew(early.view)
+    early.send("PutItem", {"TableName": TABLE, "Item": {**row, "n": {"S": "in its bucket"}}})
+    world.stored.send("PutItem", {"TableName": TABLE, "Item": row})
+    request = whole(ConsistentRead=False)
+    if append_only:
+        assert [item["n"]["S"] for item in late.send("Query", request)["Items"]] == [
+            "in its bucket"
+        ]
+        return
+    with pytest.raises(WireError, match="is not in its place"):
+        late.send("Query", request)
+
+
+def fixed_row(number: int) -> Body:
+    return {"pk": {"S": "room"}, "sk": {"S": f"T#{number}"}}
+
+
+def test_a_stray_in_a_prefix_with_fixed_buckets_is_an_error_and_no_copy_is_dropped() -> None:
+    world = World()
+    process = world.processes[0]
+    process.send("PutItem", {"TableName": TABLE, "Item": fixed_row(1)})
+    assert process.send("Query", whole())["Count"] == 1
+    for number in (2, 1):  # a stray alone, and a stray beside a row with the same keys
+        world.stored.send("PutItem", {"TableName": TABLE, "Item": fixed_row(number)})
+        with pytest.raises(WireError, match=r"is not in its place.*--move-strays"):
+            process.send("Query", whole())
+        world.stored.send("DeleteItem", {"TableName": TABLE, "Key": fixed_row(number)})
+
+
+WRITES: dict[str, Body] = {
+    "PutItem": {"TableName": TABLE, "Item": fixed_row(1)},
+    "UpdateItem": {"TableName": TABLE, "Key": fixed_row(1)},
+    "DeleteItem": {"TableName": TABLE, "Key": fixed_row(1)},
+    "BatchWriteItem": {"RequestItems": {TABLE: [{"PutRequest": {"Item": fixed_row(1)}}]}},
+    "TransactWriteItems": {
+        "TransactItems": [{"Put": {"TableName": TABLE, "Item": fixed_row(1)}}],
+    },
+}
+
+
+@pytest.mark.parametrize("operation", WRITES)
+def test_a_prefix_with_fixed_buckets_is_written_only_after_the_adoption(operation: str) -> None:
+    world = World()
+    world.registry.entries = []  # the adoption is not complete
+    process = Process(world.table, world.stored, world.registry)
+    with pytest.raises(WireError, match=r"3 fixed buckets, but the adoption .* run .* --complete"):
+        process.send(operation, WRITES[operation])
+    assert not world.stored.sent
+    world.registry.complete()  # which the process's view does not know yet
+    process.send(operation, WRITES[operation])
+    [call] = world.stored.sent
+    assert TAG in str(call.parameters)
+
+
+def test_in_an_append_only_table_a_stray_of_a_fixed_prefix_counts_until_it_is_written() -> None:
+    world = World(append_only=True)
+    process = world.processes[0]
+    for number in (1, 2):
+        item = {**fixed_row(number), "n": {"S": "other"}}
+        world.stored.send("PutItem", {"TableName": TABLE, "Item": item})
+    process.send("PutItem", {"TableName": TABLE, "Item": {**fixed_row(2), "n": {"S": "ours"}}})
+    assert [item["n"]["S"] for item in process.send("Query", whole())["Items"]] == ["other", "ours"]
+    for number, name in ((1, "other"), (2, "ours")):
+        found = process.send("GetItem", {"TableName": TABLE, "Key": fixed_row(number)})
+        assert found["Item"]["n"] == {"S": name}
+        process.send("DeleteItem", {"TableName": TABLE, "Key": fixed_row(number)})
+    assert process.send("Query", whole())["Count"] == 0
 
 
 def test_times_that_do_not_grow_are_an_error_and_no_missing_rows() -> None:

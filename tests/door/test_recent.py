@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from heatsink.door.recent import ENOUGH, LOOK_AT_EACH, WARN_EACH_MS
+from heatsink.door.recent import ENOUGH, FEW, LOOK_AT_EACH, WARN_EACH_MS
 
 from .grammar import text_of
 from .world import START_MS, TABLE, World
@@ -42,12 +42,34 @@ def test_sort_keys_without_a_time_are_noticed(caplog: pytest.LogCaptureFixture) 
     assert len(caplog.records) == 2
 
 
+def test_the_first_puts_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    put(world, "MSG#today", FEW - 1)
+    recent = world.processes[0].core.places[TABLE].recent
+    assert recent.words(FEW) == ""
+    put(world, "MSG#today", 1)
+    assert recent.words(FEW).startswith("100% of the recent puts")
+    assert not caplog.records
+    put(world, "MSG#today", ENOUGH - FEW)
+    assert len(caplog.records) == 1
+
+
 def test_times_from_before_the_key_was_spread_are_noticed() -> None:
     world = World()
     world.registry.spread(world.label("room"), 4)
     world.registry.renew(world.processes[0].view)
     said = put(world, f"MSG#{text_of(START_MS - 5 * 3_600_000)}#1")
-    assert "100% one from before their key was spread" in said
+    assert said.startswith("100% of the recent puts")
+    assert "carry a time from before their key was spread" in said
+    assert "no time that it can read" not in said
+
+
+def test_items_from_the_moment_in_which_the_key_was_spread_are_not() -> None:
+    world = World()
+    world.registry.spread(world.label("room"), 4)
+    world.registry.renew(world.processes[0].view)
+    newest = world.processes[0].view.layout(world.label("room")).epochs[-1]
+    assert put(world, f"MSG#{text_of(newest.start_ms - 1_000)}#1") == ""
 
 
 def test_usable_times_and_other_prefixes_are_not() -> None:

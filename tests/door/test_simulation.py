@@ -25,7 +25,7 @@ HUNT = Hunt(
 
 
 def test_the_answers_about_each_item_have_an_order_that_explains_them() -> None:
-    runs = hold(simulate, range(usually(30, 1_000)), AssertionError, "door")
+    runs = hold(simulate, range(usually(15, 1_000)), AssertionError, "door")
     sent = [call for run in runs for call in run.world.stored.sent]
     assert sum(call.bucket is not None for call in sent) > len(sent) / 3
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from heatsink.door.keys import physical
 from heatsink.door.protocol import Body, WireError
 from heatsink.door.spread_indexes import OPAQUE, shadow_of
 from heatsink.errors import InvalidSetting
@@ -192,7 +193,9 @@ def test_a_token_from_before_the_migration_is_still_known() -> None:
     world.processes[0].send("TransactWriteItems", request)
 
 
-def test_a_sweep_empties_retired_buckets_which_are_asked_for_one_more_day(world: World) -> None:
+def test_a_sweep_empties_retired_buckets_which_are_asked_until_one_a_day_later(
+    world: World,
+) -> None:
     world.spread_value("u", 1)
     world.registry.renew(world.processes[0].view)
     index = world.processes[0].core.places[TABLE].indexes[INDEX]
@@ -201,9 +204,45 @@ def test_a_sweep_empties_retired_buckets_which_are_asked_for_one_more_day(world:
     assert {row[SHADOW]["S"] for row in stored(world)} == {"u"}
     assert len(query(world.processes[1].send, Limit=7)) == 2 * MANY
     assert index.buckets("u") == [None, 0, 1, 2, 3]
-    world.registry.closed_ms += DAY_MS
-    world.registry.renew(world.processes[0].view)
+    for _ in range(2):
+        world.registry.closed_ms += DAY_MS
+        world.registry.renew(world.processes[0].view)
+        assert index.buckets("u") == [None, 0, 1, 2, 3]
+    assert world.migrate(world.processes[0].migration().sweep()) == 0
     assert index.buckets("u") == [None]
+
+
+def test_an_entry_that_reaches_a_closed_bucket_late_is_moved_a_day_later(world: World) -> None:
+    world.spread_value("u", 1)
+    world.registry.renew(world.processes[0].view)
+    migration = world.processes[0].migration()
+    assert world.migrate(migration.sweep()) == 0
+    late = {**stored(world)[0], SHADOW: {"S": physical("u", 2)}}
+    world.stored.send("PutItem", {"TableName": TABLE, "Item": late})
+    hour_ms = 3_600_000
+    assert not migration.is_sweep_due(world.now_ms() + hour_ms, hour_ms)
+    world.registry.closed_ms += DAY_MS
+    for process in world.processes:
+        world.renew(process)
+    assert len(query(world.processes[1].send)) == 2 * MANY
+    assert migration.is_sweep_due(world.now_ms(), hour_ms)
+    assert world.migrate(migration.sweep()) == 0
+    assert {row[SHADOW]["S"] for row in stored(world)} == {"u"}
+    assert not migration.is_sweep_due(world.now_ms(), hour_ms)
+
+
+def test_a_sweep_is_due_once_a_value_is_calm_until_its_buckets_are_closed(world: World) -> None:
+    hour_ms, run = 3_600_000, world.processes[0].migration()
+    assert not run.is_sweep_due(world.now_ms() + hour_ms, hour_ms)  # no bucket is retired
+    world.spread_value("u", 2)
+    world.registry.renew(world.processes[0].view)
+    assert not run.is_sweep_due(world.now_ms(), hour_ms)
+    assert run.is_sweep_due(world.now_ms() + hour_ms, hour_ms)
+    world.migrate(run.sweep())
+    assert not run.is_sweep_due(world.now_ms() + hour_ms, hour_ms)
+    world.spread_value("u", 1)
+    world.registry.renew(world.processes[0].view)
+    assert run.is_sweep_due(world.now_ms() + hour_ms, hour_ms)
 
 
 def test_an_update_with_a_computed_value_reads_the_item_first(world: World) -> None:

@@ -26,6 +26,7 @@ SEED = b"0123456789abcdef"
 INDEX = "by-kind"
 PACE = Pace(per_value_s=10**6, record_each=3)
 PLENTY = EngineSettings(read_limit=10**9, write_limit=10**9)
+LAGGING = EngineSettings(read_limit=10**9, write_limit=10**9, index_lag_s=1.0)
 
 
 class Registry:
@@ -63,6 +64,13 @@ class Registry:
         self.append(Decision(note, PIN, 1, "adoption is complete"))
 
 
+class TurnedClock(ManualClock):
+    """A clock that a program without an event loop turns."""
+
+    def turn(self, seconds: float) -> None:
+        self._passed_s += seconds
+
+
 class NoHeat:
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None: ...
 
@@ -75,12 +83,16 @@ class Upstream:
     def __init__(self, clock: ManualClock, settings: EngineSettings = PLENTY) -> None:
         self.engine = Engine(settings, clock, Random(1))
         self.sent: list[Call] = []
+        self.used: list[Any] = []
+        """What each answer says about consumed capacity, if it says anything."""
 
     def send(self, operation: str, parameters: Body) -> Body:
         status, body = self.engine.answer(API + operation, msgspec.json.encode(parameters))
         answer: Body = msgspec.json.decode(body)
         if status != 200:
             raise WireError(status, answer)
+        if "ConsumedCapacity" in answer:
+            self.used.append(answer["ConsumedCapacity"])
         return answer
 
     def meet(self, call: Call) -> Any:
@@ -182,11 +194,18 @@ DEFINITION: Body = {
 class World:
     """The same table twice: `plain` is an emulator, `spread` a core in front of another one."""
 
-    def __init__(self, processes: int = 1, *, spread_index: bool = False, **others: Any) -> None:
-        """With `spread_index`, the index by-kind is spread, too."""
-        self.clock = ManualClock(START_MS / 1000)
+    def __init__(
+        self,
+        processes: int = 1,
+        *,
+        spread_index: bool = False,
+        settings: EngineSettings = PLENTY,
+        **others: Any,
+    ) -> None:
+        """With `spread_index`, the index by-kind is spread, too. `settings` are of its table."""
+        self.clock = TurnedClock(START_MS / 1000)
         self.plain = Upstream(self.clock)
-        self.stored = Upstream(self.clock)
+        self.stored = Upstream(self.clock, settings)
         for upstream in (self.plain, self.stored):
             upstream.send("CreateTable", DEFINITION)
         found = self.stored.send("DescribeTable", {"TableName": TABLE})

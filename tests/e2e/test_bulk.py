@@ -101,6 +101,7 @@ async def test_what_a_killed_worker_held_runs_again_within_two_leases(
 
 
 @pytest.mark.sleeps("a lease must pass")
+@pytest.mark.full("a real worker; plain runs simulate such workers, and kill real ones")
 async def test_a_worker_that_was_stopped_beyond_its_lease_changes_nothing(
     redis: RedisServer, workers: Workers
 ) -> None:
@@ -137,6 +138,7 @@ async def test_a_worker_that_is_asked_to_leave_finishes_what_runs_and_gives_back
         assert not workers.rerun()
 
 
+@pytest.mark.full("a real worker; plain runs simulate such workers, and kill real ones")
 async def test_an_item_that_kills_its_worker_fails_and_its_neighbours_do_not(
     redis: RedisServer, workers: Workers
 ) -> None:

@@ -59,9 +59,6 @@ HEATSINK = [sys.executable, "-m", "heatsink"]
 Process = subprocess.Popen[bytes]
 
 
-FAR = pytest.mark.full("a second fleet of processes")
-
-
 class Fleet:
     def __init__(self, redis: RedisServer, folder: Path) -> None:
         self.redis = redis
@@ -176,11 +173,10 @@ def make_trouble(fleet: Fleet, round_number: int = 0) -> None:
     pause(3.0)
 
 
+@pytest.mark.full("a fleet of processes, killed and stalled; plain runs simulate one")
 @pytest.mark.sleeps("the fleet writes for a while in each state")
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    "latency_ms", [0.0, pytest.param(FAR_AWAY_MS, marks=FAR)], ids=["near", "far away"]
-)
+@pytest.mark.parametrize("latency_ms", [0.0, FAR_AWAY_MS], ids=["near", "far away"])
 async def test_a_fleet_loses_nothing_it_acknowledged(tmp_path: Path, latency_ms: float) -> None:
     with running_fleet(tmp_path, latency_ms) as fleet:
         make_trouble(fleet)

@@ -12,12 +12,13 @@ import msgspec
 from heatsink.coordinator.keys import Watchlist
 from heatsink.heat import count
 from heatsink.heat.count import TopKeys
-from heatsink.heat.fleet import Aggregator
+from heatsink.heat.fleet import Aggregator, _Account
 from heatsink.heat.heat import Heat
 from heatsink.spread.policy import BucketPolicy
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()
+FAULTY_BUGS = faulty_bug = Bugs()
 
 
 @bug
@@ -37,11 +38,13 @@ def sampling_after_the_bounded_table() -> Iterator[None]:
     """Only keys that the table still holds at the end of the window are sampled."""
     listed = TopKeys.listed
 
-    def of_the_table(self: TopKeys, watched: Mapping[int, int], rng: Random) -> dict[str, Heat]:
+    def of_the_table(
+        self: TopKeys, watched: Mapping[int, int], rng: Random, elapsed_s: float = 0.0
+    ) -> dict[str, Heat]:
         top = sorted(self.entries, key=lambda key: -count.cost_at_most(self.entries[key]))
         kept = set(top[: self._capacity])
         self.samples = {key: each for key, each in self.samples.items() if key in kept}
-        return listed(self, watched, rng)
+        return listed(self, watched, rng, elapsed_s)
 
     with patch.object(TopKeys, "listed", of_the_table):
         yield
@@ -51,7 +54,7 @@ def sampling_after_the_bounded_table() -> Iterator[None]:
 def a_floor_instead_of_samples() -> Iterator[None]:
     """A server reports only keys that are hot on it, as it was before."""
 
-    def floored(self: TopKeys, _watched: Mapping[int, int], _rng: Random) -> dict[str, Heat]:
+    def floored(self: TopKeys, *_: Any) -> dict[str, Heat]:
         entries = self.entries.items()
         return {key: count.heat_of(each) for key, each in entries if each[count.UNITS] >= self.tau}
 
@@ -106,6 +109,19 @@ def a_watched_key_that_the_table_evicts() -> Iterator[None]:
 
 
 @bug
+def a_part_of_a_window_taken_for_all_of_it() -> Iterator[None]:
+    """A key that is watched from mid-window on is reported with its count since then."""
+    since_watched = TopKeys._since_watched
+
+    def unscaled(self: TopKeys, key: str, entry: list[int], elapsed_s: float) -> Heat | None:
+        heat = since_watched(self, key, entry, elapsed_s)
+        return count.scaled(heat, 1 / max(heat.tau, 1), 0) if heat else None
+
+    with patch.object(TopKeys, "_since_watched", unscaled):
+        yield
+
+
+@bug
 def a_notice_that_always_waits() -> Iterator[None]:
     """In a large fleet, a key that needs buckets now is not watched before the next notice."""
     with patch.object(Watchlist, "urgent", lambda *_: False):
@@ -121,4 +137,21 @@ def a_tau_that_is_not_reported() -> Iterator[None]:
         return msgspec.structs.replace(sampled(sample, tau), tau=0)
 
     with patch.object(count, "_sampled", as_exact):
+        yield
+
+
+@faulty_bug
+def a_repeated_report_that_counts_again() -> Iterator[None]:
+    take_final = Aggregator._take_final
+
+    def again(self: Aggregator, report: Any, account: Any, now_s: float) -> None:
+        if report.window <= account.final:
+            double = {key: count.scaled(heat, 2, 0) for key, heat in report.keys.items()}
+            report = msgspec.structs.replace(report, keys=double)
+        take_final(self, report, account, now_s)
+
+    with (
+        patch.object(_Account, "accepts", lambda *_: True),
+        patch.object(Aggregator, "_take_final", again),
+    ):
         yield

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import exp, lgamma, log
+from random import Random
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.heat.fleet import Aggregator
+from heatsink.heat.count import NO_KEYS, Tracker
+from heatsink.heat.fleet import Aggregator, interval
 from heatsink.heat.heat import Heat, Report, WindowHeat
 
 
@@ -218,3 +221,43 @@ def test_a_window_of_silence_has_no_bound() -> None:
     aggregator = Aggregator(1.0)
     (window,) = aggregator.take(8.5)
     assert (window.complete, window.unreported_s) == (True, None)
+
+
+@pytest.mark.parametrize("samples", [0.01, 0.08, 0.3, 1, 2, 5, 16, 62, 500])
+def test_the_interval_of_a_rate_holds_with_the_confidence_that_is_stated(samples: float) -> None:
+    """Not by chance: this sums up the probabilities of all numbers of samples."""
+    tau, holds = 16.0, 0.0
+    for number in range(int(samples + 12 * samples**0.5 + 20)):
+        least, most = interval(number * tau, tau)
+        if least <= samples * tau <= most:
+            holds += exp(number * log(samples) - samples - lgamma(number + 1))
+    assert 0.999 <= holds <= 1.000001
+
+
+def test_the_interval_is_no_wider_than_it_must_be() -> None:
+    """Of many samples, it is 3.29 standard deviations to either side."""
+    least, most = interval(10_000.0, 1.0)
+    assert least == pytest.approx(9_674, abs=4)
+    assert most == pytest.approx(10_333, abs=4)
+    assert interval(0.0, 16.0)[0] == 0.0
+
+
+def test_true_rates_are_within_the_intervals_of_estimates() -> None:
+    """A key with 600 writes a second on 60 servers, of which none sees enough to report it."""
+    tau, servers, seeds, rate, held = 16, 60, 200, 600, 0
+    for seed in range(seeds):
+        rng, aggregator = Random(seed), Aggregator(1.0)
+        tracker = Tracker(rng=rng)
+        tracker.sample(tau, tau, NO_KEYS)
+        tracker.roll()
+        for server in range(servers):
+            for _ in range(rate // servers):
+                tracker.record("k")
+            listed = tracker.roll().listed(NO_KEYS, rng)
+            aggregator.add(Report(f"s{server}", 7, 1.0, True, tau, listed), 8.0)
+        (window,) = complete(aggregator.take(8.5))
+        heat = window.keys["k"]
+        assert heat.bound_s is not None
+        assert heat.below_s > 50
+        held += heat.write_units_s - heat.below_s <= rate <= heat.write_units_s + heat.bound_s
+    assert held >= seeds - 1

@@ -190,3 +190,36 @@ def test_samples_of_many_keys_stay_bounded_and_unbiased() -> None:
     top = tracker.roll()
     assert len(top.samples) <= SAMPLES_MAX
     assert sum(sample[1] for sample in top.samples.values()) == pytest.approx(60_000, rel=0.05)
+
+
+@pytest.mark.parametrize("first_seen_s", [0.1, 0.7])
+def test_an_evicted_key_counts_precisely_once_it_is_watched(first_seen_s: float) -> None:
+    """It is watched from 0.6 s on, in a window of 1 s: 40 writes since then stand for 100."""
+    tracker, others = sampling(16, seed=11, capacity=2), iter(range(10**6))
+    for tenth in range(10):
+        if tenth == 6:
+            tracker.watch({mark_of("rare"): 1}, at_s=0.6)
+        for _ in range(10):
+            if tenth >= 10 * first_seen_s:
+                tracker.record("rare")
+            for _ in range(4):
+                tracker.record(f"other {next(others)}")
+            tracker.record("frequent", 100)
+    heat = tracker.roll().listed({mark_of("rare"): 1}, tracker.rng, 1.0)["rare"]
+    expected = 100 if first_seen_s == 0.1 else 75
+    assert heat.write_units == pytest.approx(expected, abs=2)
+    assert heat.tau == 3
+
+
+def test_a_key_that_is_watched_at_the_very_end_of_a_window_keeps_its_samples() -> None:
+    tracker, others = sampling(4, seed=12, capacity=2), iter(range(10**6))
+    for _ in range(400):
+        tracker.record("rare")
+        for _ in range(4):
+            tracker.record(f"other {next(others)}")
+        tracker.record("frequent", 100)
+    tracker.watch({mark_of("rare"): 1}, at_s=0.9)
+    tracker.record("rare")
+    heat = tracker.roll().listed({mark_of("rare"): 1}, tracker.rng, 1.0)["rare"]
+    assert heat.tau == 4
+    assert heat.write_units == pytest.approx(401, abs=4 * (401 * 4) ** 0.5)

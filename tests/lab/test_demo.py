@@ -172,6 +172,7 @@ def test_a_meter_reads_rates_since_the_last_reading() -> None:
 
 
 @pytest.mark.slow("traffic in real time")
+@pytest.mark.full("plain runs play the jump, which is harder")
 def test_on_a_ramp_heatsink_keeps_everything_and_the_plain_store_does_not() -> None:
     verdict, told = run_virtually(TrafficPlan("ramp", peak=400, limit=100))
     plain, spread = verdict.plain, verdict.heatsink
@@ -626,6 +627,7 @@ def test_headless_prints_a_table_and_the_verdict(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full("plain runs print the table, which reads the same events")
 @pytest.mark.slow("traffic in real time")
 @pytest.mark.usefixtures("short_runs")
 def test_json_prints_one_object_per_line() -> None:
@@ -747,7 +749,13 @@ def test_a_busy_port_names_the_way_out() -> None:
     assert result.stderr == f"heatsink: port {port} is in use: choose another with --port\n"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 0),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.full("a second process and its page")),
+    ],
+)
 def test_the_page_ends_by_a_signal_and_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:

@@ -10,6 +10,7 @@ from heatsink.lab import (
     celebrity,
     fairness,
     fleet,
+    fleet_live,
     fleet_world,
     hot_key,
     isolation,
@@ -21,6 +22,8 @@ from heatsink.lab import (
 )
 from heatsink.spread.policy import BucketRules
 from heatsink.testing import run_on_virtual_time
+from heatsink.testing.redis import RedisServer
+from tests.servers import real
 
 pytestmark = pytest.mark.slow("experiments")
 
@@ -37,6 +40,7 @@ def test_littles_law_drains_the_spike_and_stays_near_what_the_service_takes() ->
     assert sum(moment.workers > 1.3 * scaling.FULL for moment in run.moments) <= 5
 
 
+@pytest.mark.full("tests/bulk has the laws themselves")
 def test_the_described_policy_stops_at_eight_times_its_base_and_others_at_the_maximum() -> None:
     run = scaling.run_one("time_decay", scaling.ScalingSetup(10_000), seed=1)
     assert run.peak == 64
@@ -219,6 +223,15 @@ def test_a_fleet_spreads_what_no_server_sees_often_and_keeps_its_leader() -> Non
     assert found.term_changes == 0
     assert found.commands < 2 * 150 + 100
     assert found.redis_in / 150 < 2_000, "bytes of a server a second"
+
+
+def test_a_live_fleet_costs_what_the_simulation_says() -> None:
+    servers = 60
+    with real(RedisServer):
+        live = fleet_live.run_live(seed=1, servers=servers)
+    model = run_on_virtual_time(fleet_world.play(servers, seed=1))
+    missed = [what for what in fleet.COMPARED if not fleet.is_within(what, model, live)]
+    assert not missed, fleet._live_table(model, live).rows
 
 
 def test_sizes_of_fleets_end_at_the_largest() -> None:

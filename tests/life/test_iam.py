@@ -13,15 +13,19 @@ from typing import Any, NamedTuple
 import pytest
 
 from heatsink import connect
+from heatsink.door.keys import registry_key
 from heatsink.emulator.server import running_engine
 from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import SystemClock
+from heatsink.registry.adoption import append_only
+from heatsink.registry.declarations import BY_TIME, Declared, declare, recorded
 from heatsink.server.commands.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.client import DynamoClient, Item, Result
 from heatsink.stores.dynamodb.table import KEYS, LOG, PINS
+from heatsink.stores.dynamodb.verify.service import ROLES
 from tests.spread.test_log import everything, spread
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "aws.md"
@@ -105,6 +109,13 @@ def expect_nothing_spare(role: str, used: set[Use]) -> None:
     assert {action for actions in allowed for action in actions} == done
 
 
+def test_the_policy_of_door_and_attach_has_what_verify_checks() -> None:
+    [statement] = policy("Door and attach")
+    operations = {one for one in ROLES["door and attach"] if not one.startswith("Transact")}
+    wanted = operations | {"ConditionCheckItem"}  # a part of a transaction, as IAM sees it
+    assert set(statement["Action"]) == {f"dynamodb:{operation}" for operation in wanted}
+
+
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
     limits = EngineSettings(port=0, write_limit=1e9, read_limit=1e9)
@@ -123,6 +134,20 @@ async def test_a_coordinator_leads_and_spreads(url: str) -> None:
                 await CLOCK.sleep(0.02)
             await hs.parts.stores.registry.trim(below=2)
     expect_nothing_spare("Coordinator", used)
+
+
+async def test_a_door_records_its_tables_with_the_coordinator_s_policy(url: str) -> None:
+    async with connect(url):
+        pass  # creates the registry
+    declared = Declared("room", "at", "S", {"MSG#": f"{BY_TIME} iso_text"})
+    with acting_as("Coordinator", set()):
+        async with connect(url, coordinate=False) as hs:
+            registry = hs.parts.registry
+            await declare(registry, "chat", declared, CLOCK)
+            await registry.publish([append_only("chat")], None)
+            await registry.layout(registry_key("chat", "lobby"))
+            await registry.renew()
+            assert recorded(registry.view, "chat") == declared
 
 
 async def test_a_coordinator_reads_no_rows() -> None:

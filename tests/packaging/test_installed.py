@@ -104,6 +104,7 @@ def test_a_redis_client_without_a_server_names_the_extra_with_both(
     assert EXTRA.findall(use(environment, tmp_path, "embedded")["embedded"]) == ["local"]
 
 
+@pytest.mark.full("one extra is installed in plain runs, and the README's")
 def test_the_extra_server_is_enough_for_the_commands(
     environment: Environment, tmp_path: Path
 ) -> None:

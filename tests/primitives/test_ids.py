@@ -104,7 +104,7 @@ def test_a_foreign_id_is_refused_with_what_was_expected(
 
 
 def test_a_snowflake_is_never_minted() -> None:
-    with pytest.raises(InvalidId, match="pass id="):
+    with pytest.raises(InvalidId, match="id is missing: this deployment uses Snowflake ids"):
         Minter(Snowflake(), Random(1)).mint(NOW_MS, NOW_MS + 1_000)
 
 

@@ -189,3 +189,29 @@ def test_the_decorator(reads: BlockingReads) -> None:
     assert calls == [1, 2, 1]
     with pytest.raises(InvalidSetting, match="stale_for"):
         reads.cached(key="{id}", fresh_for=9, stale_for=1)
+    with pytest.raises(InvalidSetting, match="fresh_for must be a number"):
+        reads.get(product.key(1), lambda: "", fresh_for=None)  # type: ignore[arg-type]
+
+
+def test_a_load_that_reads_its_own_key_fails_at_once(reads: BlockingReads) -> None:
+    def load() -> int:
+        return reads.get("k", load)
+
+    with pytest.raises(InvalidSetting, match="the load of 'k' reads 'k' itself"):
+        reads.get("k", load)
+
+
+def test_two_loads_that_read_each_others_keys_fail_at_once(reads: BlockingReads) -> None:
+    both_load = Barrier(2)
+
+    def load(other: str) -> int:
+        both_load.wait(PATIENCE_S)
+        return reads.get(other, lambda: load(other))
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [
+            pool.submit(reads.get, key, lambda other=other: load(other))
+            for key, other in ("ab", "ba")
+        ]
+        errors = {type(reader.exception(PATIENCE_S)) for reader in readers}
+    assert errors == {InvalidSetting}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import heatsink
 from heatsink.errors import Closed, InvalidKey, InvalidSetting
+from heatsink.reads.reads import Reads
 
 loads: list[Any] = []
 
@@ -130,3 +132,18 @@ async def test_a_bad_tag_is_refused() -> None:
 def test_an_unknown_parameter_names_the_similar_one() -> None:
     with pytest.raises(InvalidSetting, match="no parameter 'fresh': did you mean 'fresh_for'"):
         heatsink.cached("product:{id}", fresh=1)  # type: ignore[call-overload]
+
+
+async def test_a_function_that_is_not_async_is_named_by_its_first_call() -> None:
+    """Not by the decorator: a plain function may return an awaitable."""
+    reads = Reads()
+
+    @reads.cached("plain:{id}")
+    def plain(id: int) -> Awaitable[int]:
+        return id  # type: ignore[return-value]
+
+    with pytest.raises(
+        InvalidSetting, match=r"not .*plain, which returned 1: define it with `async def`"
+    ):
+        await plain(1)
+    reads.close()

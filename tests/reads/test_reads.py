@@ -346,12 +346,16 @@ async def test_wrong_times_are_refused_by_name(
         await reads.get("k", source.load, **wrong)
 
 
-async def test_times_in_the_wrong_order_are_refused_on_a_hit_too(
-    reads: Reads, source: Source
+@pytest.mark.parametrize(
+    ("fresh_for", "stale_for", "names"),
+    [(9, 1, "stale_for"), (None, 9, "fresh_for"), (1, "", "st")],
+)
+async def test_wrong_times_are_refused_on_a_hit_too(
+    reads: Reads, source: Source, fresh_for: Any, stale_for: Any, names: str
 ) -> None:
     await reads.get("k", source.load, fresh_for=9, stale_for=9)
-    with pytest.raises(InvalidSetting, match="stale_for"):
-        await reads.get("k", source.load, fresh_for=9, stale_for=1)
+    with pytest.raises(InvalidSetting, match=names):
+        await reads.get("k", source.load, fresh_for=fresh_for, stale_for=stale_for)
 
 
 async def test_wrong_keys_and_loads_are_refused(reads: Reads) -> None:
@@ -498,3 +502,38 @@ def test_settings_name_what_is_wrong() -> None:
     for wrong in ({"capacity": 0}, {"patience_s": 0}, {"jitter": 2}, {"weigh": 3}):
         with pytest.raises(HeatsinkError, match=next(iter(wrong))):
             ReadSettings(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_load_that_reads_its_own_key_fails_at_once(reads: Reads) -> None:
+    async def load() -> int:
+        return await reads.get("k", load)
+
+    with pytest.raises(InvalidSetting, match="the load of 'k' reads 'k' itself") as raised:
+        await reads.get("k", load)
+    assert raised.value.field == "load"
+
+
+async def test_two_loads_that_read_each_others_keys_fail_at_once(reads: Reads) -> None:
+    async def load_a() -> int:
+        await soon()
+        return await reads.get("b", load_b)
+
+    async def load_b() -> int:
+        await soon()
+        return await reads.get("a", load_a)
+
+    both = await asyncio.gather(
+        reads.get("a", load_a), reads.get("b", load_b), return_exceptions=True
+    )
+    assert {type(error) for error in both} == {InvalidSetting}
+
+
+async def test_a_load_may_read_a_key_that_another_load_reads(reads: Reads, source: Source) -> None:
+    async def load() -> int:
+        return await reads.get("below", source.load)
+
+    source.gate = asyncio.Event()
+    readers = [asyncio.ensure_future(reads.get(key, load)) for key in ("a", "b")]
+    await soon()
+    source.gate.set()
+    assert await asyncio.gather(*readers) == [1, 1]

@@ -69,7 +69,7 @@ def test_a_template_that_fits_no_call_is_refused_when_it_is_written(
 
 def test_an_object_without_a_text_of_its_own_is_no_part_of_a_key() -> None:
     """Its address would be: it never hits, or hits what another object left."""
-    with pytest.raises(InvalidKey, match=r"^an object has no __str__"):
+    with pytest.raises(InvalidKey, match=r"^an object has neither __str__ nor __repr__"):
         key_maker("product:{id}", product)(object())
 
 

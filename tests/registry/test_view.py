@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,6 +115,41 @@ def test_a_decision_is_printed_in_words() -> None:
     assert Decision(author, PIN, 1, "few").words == "pushed"
     assert Decision(Subject(Kind.WORKERS, "3"), PIN, 1, "slow").words == "pinned to 1 worker"
     assert str(entry(7)) == "version 7: k: 2 buckets (hot)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "words"),
+    [
+        (Kind.ADOPTED, "orders/1700000000000", 1, "table orders: adoption recorded"),
+        (Kind.DECLARED, "orders", 1, "table orders: declaration recorded"),
+        (
+            Kind.SPREAD,
+            "a/x",
+            1,
+            "spreading of index a/x: progress recorded",
+        ),
+        (
+            Kind.SWEPT,
+            "a/x/new",
+            1,
+            "sweep of index a/x/new: result recorded",
+        ),
+        (Kind.WORKERS, "3", 8, "workers of partition 3: pinned to 8 workers"),
+        (Kind.SCHEDULE, "nightly", 2, "schedule nightly: set"),
+        (Kind.STARTED, "nightly", 1, "schedule nightly: start decided"),
+    ],
+)
+def test_a_pin_is_printed_without_internal_names(
+    kind: Kind, name: str, value: int, words: str
+) -> None:
+    decision = Decision(Subject(kind, name), PIN, value, "why")
+    assert str(LogEntry(1, 0, 0, (decision,))) == f"version 1: {words} (why)"
+
+
+def test_the_dry_run_of_a_table_is_printed_as_such() -> None:
+    trial = Decision(Subject(Kind.TRIAL, "orders/c-7"), BUCKETS, 4, "hot")
+    said = str(LogEntry(1, 0, 0, (trial,)))
+    assert said == "version 1: dry run of table orders/c-7: 4 buckets (hot)"
 
 
 def decided(key: str, buckets: int = 2) -> Decision:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from heatsink.cli import main
+from heatsink.testing.redis import RedisServer
 from tests.processes import Served, serving
 from tests.waiting import until
 
 ACTIONS = """
-from heatsink.bulk import Actions, Fail
+import asyncio
+
+from heatsink.bulk import Actions, Fail, Limit
 
 actions = Actions()
+
+
+@actions.action("mail", limits=[Limit("smtp", running=2, key="account")])
+async def mail(item, context):
+    await asyncio.sleep(item["takes_s"])
 
 
 @actions.action("picky", max_attempts=1)
@@ -26,6 +37,7 @@ async def picky(item, context):
     return {"n": int(item["n"])}
 """
 TOKEN = "writer-1"  # noqa: S105
+ADMIN = "admin-12"
 ROWS = "n,name\n" + "".join(f"{n},right\n" for n in range(40))
 
 
@@ -34,9 +46,31 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     (folder / "bulk_app.py").write_text(ACTIONS)
     flags = ("--store", "memory://", "--actions", "bulk_app:actions")
-    limits = ("--limit", "stream_bytes=200000", "--token", f"operate:{TOKEN}")
+    limits = (
+        "--limit",
+        "stream_bytes=200000",
+        "--token",
+        f"operate:{TOKEN}",
+        "--token",
+        f"admin:{ADMIN}",
+    )
     with serving(folder, *flags, *limits) as served:
         yield served
+
+
+def test_a_queue_whose_redis_is_dead_is_named_soon(tmp_path: Path) -> None:
+    with RedisServer() as redis:
+        flags = ("--store", "memory://", "--queue", redis.url, "--relaxed")
+        with serving(tmp_path, *flags) as served:
+            assert run("list", "--server", served.url).exit_code == 0
+            redis.kill()
+            for words in (["list"], ["controls"]):
+                said = run(*words, "--server", served.url)
+                assert said.exit_code == 1
+                assert "the queue did not answer for 2 s (Redis at 127.0.0.1" in said.stderr
+            found = CliRunner().invoke(main, ["doctor", "--server", served.url])
+            assert found.exit_code == 1
+            assert "wrong  queue" in found.stdout
 
 
 def run(*words: str, **environment: str) -> Result:
@@ -120,10 +154,18 @@ def test_a_mistake_is_answered_in_the_words_of_the_command(
     assert (refused.exit_code, complaint in refused.stderr) == (2, True), refused.stderr
 
 
-def test_a_batch_that_was_not_sent_whole_says_so(server: Served, tmp_path: Path) -> None:
-    file = tmp_path / "broken.jsonl"
-    file.write_text('{"name": "right"}\n{"name"\n')
-    assert "line 2 is not JSON" in asked(server, "submit", "picky", str(file), "--id", "b").stderr
+def test_a_batch_that_was_not_sent_whole_says_so(server: Served) -> None:
+    with closing(HTTPConnection("127.0.0.1", server.port)) as connection:
+        connection.putrequest("POST", "/v1/bulk/picky")
+        for name, value in {
+            "authorization": f"Bearer {TOKEN}",
+            "content-type": "application/x-ndjson",
+            "content-length": "1000",
+            "idempotency-key": "b",
+        }.items():
+            connection.putheader(name, value)
+        connection.endheaders(b'{"name": "right"}\n')
+        until(lambda: asked(server, "status", "b").exit_code == 0, "the batch is open")
 
     def reason() -> str:
         return str(json.loads(asked(server, "status", "b", "--json").stdout)["reason"])
@@ -145,3 +187,84 @@ def test_what_names_no_queue_or_two_is_refused_with_the_cure(
 ) -> None:
     refused = run("list", *words)
     assert (refused.exit_code, cure in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_tenant_is_paused_and_limits_are_shown(server: Served, tmp_path: Path) -> None:
+    file = tmp_path / "items.jsonl"
+    file.write_text(json.dumps({"account": "acme", "takes_s": 0.0}) + "\n")
+    order = ("--id", "waits", "--tenant", "ada", "--delay", "3", "--no-wait")
+
+    def changed(value: str) -> None:
+        words = ("settings", "set", "bulk.paused_tenants.ada", value, "--reason", "a quarrel")
+        flags = ("--server", server.url, "--token", ADMIN)
+        assert CliRunner().invoke(main, [*words, *flags]).exit_code == 0
+
+    changed("true")
+    assert asked(server, "submit", "mail", str(file), *order).exit_code == 0
+    status = ("status", "waits", "--json")
+    until(lambda: "paused" in json.loads(asked(server, *status).stdout)["reason"])
+    shown = asked(server, "controls").stdout
+    assert "smtp   at most 2 running per account" in shown
+    [line] = [line for line in shown.splitlines() if "paused_tenants" in line]
+    assert line.startswith("bulk.paused_tenants.ada  true")
+    assert line.endswith("a quarrel")
+    changed("false")
+    until(lambda: json.loads(asked(server, *status).stdout)["state"] == "done")
+
+
+BAD_LINES = {
+    "bad.jsonl": ('{"n": 1}\n{"n": \n', "bad.jsonl line 2 is not JSON"),
+    "bad.csv": ("n,name\n1,right\n2\n", "bad.csv line 3 has more or fewer columns"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_a_file_with_a_bad_line_opens_no_batch(server: Served, tmp_path: Path, name: str) -> None:
+    text, reason = BAD_LINES[name]
+    (tmp_path / name).write_text(text)
+    refused = asked(server, "submit", "picky", str(tmp_path / name), "--id", name)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert reason in refused.stderr
+    assert asked(server, "status", name).exit_code == 1
+
+
+def test_the_status_has_dates_and_no_empty_fields(server: Served, tmp_path: Path) -> None:
+    file = tmp_path / "items.jsonl"
+    file.write_text('{"n": 1, "name": "right"}\n')
+    asked(server, "submit", "picky", str(file), "--id", "ended")
+    said = asked(server, "status", "ended").stdout
+    assert "start" not in said
+    assert "eta" not in said
+    start = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
+    order = ("--id", "later", "--at", start.isoformat(), "--no-wait")
+    asked(server, "submit", "picky", str(file), *order)
+    said = asked(server, "status", "later").stdout
+    assert f"start      {start:%Y-%m-%d %H:%M:%S} UTC\n" in said
+    asked(server, "cancel", "later")
+
+
+WORKER = """
+from heatsink.bulk import Actions
+
+actions = Actions()
+
+
+@actions.action("act")
+async def act(item, context): ...
+"""
+
+
+def test_a_worker_beside_a_server_without_actions_runs_all_items(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(WORKER)
+    queue = ("--queue", f"embedded:///{tmp_path}/heatsink-data/queue")
+    with (
+        serving(tmp_path) as served,
+        serving(tmp_path, "good:actions", *queue, command="worker") as worker,
+    ):
+        assert worker.port
+        file = tmp_path / "items.jsonl"
+        file.write_text("1\n2\n3\n")
+        for number in range(8):
+            words = ("submit", "act", str(file), "--id", f"b{number}", "--one-partition")
+            done = run(*words, "--server", served.url)
+            assert "done: 3 done, 0 failed of 3" in done.stderr

@@ -142,6 +142,7 @@ def test_a_taken_metrics_port_is_one_line(tmp_path: Path) -> None:
     with real(RedisServer) as redis, socket.create_server(("127.0.0.1", port)):
         command = [sys.executable, "-m", "heatsink", "worker", "myapp:actions"]
         command += ["--queue", redis.url, "--relaxed", "--metrics-port", str(port)]
+        command += ["--metrics-host", "127.0.0.1"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == f"heatsink: port {port} is in use: choose another with --port\n"

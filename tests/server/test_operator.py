@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -15,10 +16,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from heatsink import connect_sync
+from heatsink.bulk import BulkSettings
 from heatsink.cli import main
+from heatsink.client.queue import connect_queue
+from heatsink.client.urls import open_stores
+from heatsink.primitives.clock import SystemClock
 from heatsink.server.commands.operator import _say, heat_table
 from heatsink.testing.redis import RedisServer
 from tests.processes import Served, serving
+from tests.registry.test_registry import FOUNDING
 from tests.servers import real
 from tests.waiting import until
 
@@ -65,8 +71,11 @@ def test_a_key_is_pinned_explained_and_unpinned(server: Served) -> None:
     assert "why     pinned to 3: launch [at noon]" in asked(server, "explain", "a/b #1").stdout
     assert "pinned to 3 buckets  launch [at noon]" in run_wide(server, "decisions").stdout
     assert answered(server, "decisions")[-1]["subject"] == {"kind": "key", "name": "a/b #1"}
-    unpinned = {"subject": {"kind": "key", "name": "a/b #1"}, "value": None, "nobody_leads": None}
+    subject = {"kind": "key", "name": "a/b #1"}
+    unpinned = {"subject": subject, "value": None, "nobody_leads": None, "changed": True}
     assert answered(server, "unpin", "a/b #1") == unpinned
+    assert answered(server, "unpin", "a/b #1") == {**unpinned, "changed": False}
+    assert asked(server, "unpin", "a/b #l").stdout == "a/b #l: there is no pin to remove\n"
     assert answered(server, "explain", "a/b #1")["pin"] is None
 
 
@@ -271,8 +280,27 @@ def test_the_doctor_writes_nothing_into_a_queue(tmp_path: Path) -> None:
         flags = ("--data", str(tmp_path / "none"), "--queue", redis.url)
         code, found = findings(*flags)
         assert (code, found["queue"]["state"]) == (0, "ok")
-        assert found["queue"]["detail"] == "durable, no partitions"
+        assert found["queue"]["detail"] == "durable, no partitions; no worker runs"
         assert redis.command("DBSIZE") == "0"
+
+
+def test_the_doctor_says_which_actions_workers_have_and_lack(tmp_path: Path) -> None:
+    with real(lambda: RedisServer(append_only=True)) as redis:
+
+        async def join(*actions: str) -> None:
+            async with connect_queue(redis.url, BulkSettings(durability="relaxed")) as queue:
+                await queue.stores.fleet.join("worker", actions, 600_000)
+
+        def told() -> tuple[str, str]:
+            _, found = findings("--data", str(tmp_path / "none"), "--queue", redis.url)
+            return found["queue"]["state"], found["queue"]["detail"].partition("; ")[2]
+
+        asyncio.run(join("heatsink.next", "heatsink.plain/worker"))
+        assert told() == ("ok", "workers run built-in actions only")
+        asyncio.run(join("mail", "push"))
+        assert told() == ("ok", "workers run mail, push")
+        asyncio.run(join("heatsink.lacks/3/push"))
+        assert told() == ("warning", "workers run mail, push; some of them lack push")
 
 
 def test_the_doctor_looks_at_the_queue_and_the_news_without_a_store(
@@ -286,6 +314,26 @@ def test_the_doctor_looks_at_the_queue_and_the_news_without_a_store(
         "news": "wrong",
     }
     assert code == 1
+
+
+def test_the_doctor_compares_maxclients_with_the_fleet(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/fleet.db"
+
+    async def count(servers: int) -> None:
+        stores = open_stores(store, SystemClock())
+        await stores.open()
+        meta = (await stores.registry.found(FOUNDING)).meta
+        led = await stores.lease.lead(meta, "leader", 0)
+        await stores.lease.beat(led.term, servers, 0)
+        await stores.close()
+
+    with real(lambda: RedisServer(options={"maxclients": "200"})) as redis:
+        for servers, state in ((70, "ok"), (80, "warning")):
+            asyncio.run(count(servers))
+            _, found = findings("--store", store, "--news", redis.url)
+            assert found["news"]["state"] == state, servers
+    assert found["news"]["detail"] == "maxclients of the Redis is 200, too few for 80 servers"
+    assert "set maxclients to 210 or more" in found["news"]["cure"]
 
 
 def test_the_doctor_closes_what_it_opened() -> None:
@@ -358,6 +406,7 @@ def test_another_file_may_be_named(here: Path) -> None:
     ("flags", "complaint", "code"),
     [
         (("--host", "0.0.0.0"), "reachable from outside", 2),  # noqa: S104
+        (("--host", "999.1.1.1"), "host '999.1.1.1' is no such address", 2),
         (("--actions", "nowhere:actions"), "no module 'nowhere'", 2),
         (("--actions", "acts.py:actions"), "without .py, as in acts:actions", 2),
         (("--store", "nonsense://"), "names no store", 2),

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import re
 import threading
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from rich.progress import Progress
 
+from heatsink.cli import main
+from heatsink.errors import Overloaded
+from heatsink.server.commands import bulk
 from heatsink.server.commands.progress import line_of, progress_bar
 from tests.waiting import until
 
@@ -104,3 +112,26 @@ def test_a_terminal_shows_what_is_left_and_a_pipe_gets_the_output(
     assert "left" in shown
     assert "the-id" not in shown
     assert capsys.readouterr().out == "the-id\n"
+
+
+def test_a_submission_whose_items_are_all_sent_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "items.jsonl").write_text("1\n2\n")
+    bar, shown = progress_bar(), []
+
+    class SlowQueue:
+        async def submit(self, _action: str, items: Iterable[object], **_: object) -> None:
+            shown.append(bar.tasks[0].description)
+            assert list(items) == [1, 2]
+            shown.append(bar.tasks[0].description)
+            raise Overloaded("no answer")
+
+    def with_slow_queue(run: Callable[[Any], Coroutine[Any, Any, Any]], **_: object) -> Any:
+        return asyncio.run(run(SlowQueue()))
+
+    monkeypatch.setattr(bulk, "progress_bar", lambda: bar)
+    monkeypatch.setattr(bulk, "_with_bulk", with_slow_queue)
+    result = CliRunner().invoke(main, ["bulk", "submit", "tag", str(tmp_path / "items.jsonl")])
+    assert result.exit_code == 1
+    assert shown == ["submitting", "all items are sent; waiting until the queue confirms them"]

@@ -71,6 +71,8 @@ def test_a_server_starts_what_is_scheduled(server: Served) -> None:
     (line,) = answered("schedules", "list", *where)
     assert (line["paused"], line["next"], line["version"]) == (True, None, 2)
     assert line["last_batch"].startswith("schedule:tick:1:")
+    narrow = CliRunner().invoke(main, ["schedules", "list", *where], env={"COLUMNS": "60"})
+    assert line["last_batch"] in narrow.stdout  # no terminal cuts it
     answered("schedules", "resume", "tick", *where)
     until(lambda: any(":tick:3:" in batch["id"] for batch in batches()))
     answered("schedules", "remove", "tick", *where)
@@ -80,6 +82,33 @@ def test_a_server_starts_what_is_scheduled(server: Served) -> None:
     assert "there is no schedule 'tick'" in gone.stderr
 
 
+@pytest.mark.parametrize("through", ["server", "store"])
+def test_a_changed_schedule_keeps_what_was_not_given(
+    request: pytest.FixtureRequest, tmp_path: Path, through: str
+) -> None:
+    where = ("--store", f"sqlite:///{tmp_path}/own.db")
+    if through == "server":
+        where = ("--server", request.getfixturevalue("server").url)
+    kept = ("--items", "[1, 2]", "--tenant", "acme", "--missed", "once", "--priority", "2")
+    answered("schedules", "set", "kept", "count", "--every", "3600", *kept, *where)
+    answered("schedules", "pause", "kept", *where)
+    cron = ("--cron", "0 9 * * *", "--zone", "Europe/Berlin")
+    line = answered("schedules", "set", "kept", "count", *cron, *where)
+    assert (line["items"], line["tenant"], line["missed"], line["priority"]) == (
+        2,
+        "acme",
+        "once",
+        2,
+    )
+    assert (line["every_s"], line["cron"], line["zone"]) == (0, "0 9 * * *", "Europe/Berlin")
+    assert line["paused"], "only resume ends a pause"
+    line = answered("schedules", "set", "kept", "count", "--items-from", "count", *where)
+    assert (line["items"], line["items_from"], line["zone"]) == (None, "count", "Europe/Berlin")
+    line = answered("schedules", "set", "kept", "count", "--every", "60", "--replace", *where)
+    assert (line["items_from"], line["tenant"], line["missed"]) == ("", "default", "skip")
+    answered("schedules", "remove", "kept", *where)
+
+
 @pytest.mark.server("the client opens an embedded queue")
 def test_a_schedule_is_set_through_the_store_alone(tmp_path: Path) -> None:
     store = ("--store", f"sqlite:///{tmp_path}/own.db")
@@ -87,7 +116,9 @@ def test_a_schedule_is_set_through_the_store_alone(tmp_path: Path) -> None:
     done = run("schedules", "set", "report", "count", *when, *store)
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("report runs count (0 9 * * MON-FRI Europe/Berlin), next 20")
-    assert "0 9 * * MON-FRI Europe/Berlin" in run("schedules", "list", *store).stdout
+    listed = run("schedules", "list", *store).stdout
+    assert "0 9 * * MON-FRI Europe/Berlin" in listed
+    assert answered("schedules", "list", *store)[0]["next"][:16].replace("T", " ") in listed
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from heatsink.bulk import BulkSettings
@@ -25,8 +27,9 @@ pytestmark = [pytest.mark.server("it starts processes"), pytest.mark.timeout(120
 SETTINGS = BulkSettings(partitions=4, durability="relaxed")
 APP = """
 import asyncio
+import os
 from pathlib import Path
-from heatsink.bulk import Actions
+from heatsink.bulk import Actions, Limit
 
 actions = Actions()
 
@@ -34,6 +37,14 @@ actions = Actions()
 @actions.action("quick")
 async def quick(item, context):
     pass
+
+
+@actions.action("limited", limits=[Limit("one", running=1)])
+async def limited(item, context):
+    with open("limited", "a") as journal:
+        journal.write(f"{os.getpid()} ")
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
 
 
 @actions.action("long")
@@ -121,6 +132,32 @@ async def test_processes_are_restarted_replaced_and_ended(
         worker.ask_to_stop()
         assert worker.wait() == 0
         assert not any(map(is_alive, third))
+
+
+async def test_what_a_dead_process_had_is_free_at_once(tmp_path: Path, redis: RedisServer) -> None:
+    """Its place at a limit and its item, under leases of 30 s."""
+    journal = tmp_path / "limited"
+    settings = msgspec.structs.replace(SETTINGS, stage="free")
+    flags = ("--processes", "2", "--stage", "free")
+
+    def begun() -> list[int]:
+        return [int(word) for word in journal.read_text().split()] if journal.exists() else []
+
+    with a_worker(tmp_path, redis, *flags, lease_s=30) as worker:
+        async with connect_queue(redis.url, settings) as queue:
+            await soon(lambda: len(ports(worker)) == 2)
+            batches = [await queue.bulk.submit("limited", [n]) for n in range(12)]
+            await soon(lambda: len(begun()) == 1)
+            os.kill(begun()[0], signal.SIGKILL)
+            died_s = time.monotonic()
+            await soon(lambda: len(begun()) == 2)
+            assert begun()[0] != begun()[1]
+            assert time.monotonic() - died_s < 15.0
+            (tmp_path / "go").touch()
+            for batch in batches:
+                assert (await queue.bulk.wait(batch.id, 60.0)).done == 1
+            assert time.monotonic() - died_s < 25.0
+            assert len(begun()) == 13  # the item of the dead process ran twice
 
 
 async def test_a_signal_to_the_whole_group_lets_running_items_finish(

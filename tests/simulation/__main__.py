@@ -17,7 +17,7 @@ from tests.bulk.simulation.world import simulate as simulate_bulk
 from tests.cluster.simulation import simulate as simulate_cluster
 from tests.emulator.simulation.followed import simulate_followed
 from tests.emulator.simulation.world import simulate as simulate_engine
-from tests.heat import fleets
+from tests.heat import faulty_fleets, fleets
 from tests.reads import world as reads
 from tests.timelines import simulation as timelines
 
@@ -39,6 +39,7 @@ RUNS: dict[str, Callable[[int], object]] = {
     "cure": simulate_cure,
     "cured-fleet": simulate_cure_of_a_fleet,
     "fleets": fleets.simulate,
+    "faulty-fleets": faulty_fleets.simulate,
 }
 REPORTED = 20  # seeds
 INTERRUPTED = 130

@@ -36,6 +36,7 @@ def test_the_invariants_hold_while_partitions_split(first: int) -> None:
     assert changes["throttles"] > 20
 
 
+@pytest.mark.full("plain runs replay seeds of another simulation")
 def test_a_seed_replays_exactly() -> None:
     assert simulate_dynamodb(1) == played(1)
 

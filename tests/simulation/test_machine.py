@@ -43,6 +43,7 @@ def test_news_of_before_the_cure_does_no_harm_after_it() -> None:
     hold(simulate_cure_of_a_fleet, range(usually(1, full=10)), Violation, of="cured-fleet")
 
 
+@pytest.mark.full("plain runs replay seeds of another simulation")
 def test_a_seed_replays_exactly() -> None:
     assert simulate_machine(REPLAYED) == machine(REPLAYED)
     assert simulate_cure(REPLAYED) == cure(REPLAYED)

@@ -260,6 +260,14 @@ async def test_a_file_put_in_its_place_is_noticed_before_a_write_is_lost(tmp_pat
             await hs.log.append("k", b"nowhere")
 
 
+async def test_a_file_that_was_deleted_is_called_deleted(tmp_path: Path) -> None:
+    async with heatsink.connect(f"sqlite:///{tmp_path}/x.db") as hs:
+        await hs.log.append("k", b"kept")
+        (tmp_path / "x.db").unlink()
+        with pytest.raises(WrongIncarnation, match=r"x\.db was deleted or moved"):
+            await hs.log.append("k", b"nowhere")
+
+
 class Overtaken:
     """A connection whose first question is answered just before another process makes the file."""
 

@@ -106,7 +106,7 @@ def test_a_partition_splits(dynamodb: LocalDynamoDB) -> None:
         ("fail", {"operatoin": "PutItem"}, "there is no field 'operatoin'"),
         ("fail", {"operation": "PutItm"}, "there is no operation 'PutItm': did you mean 'PutItem'"),
         ("throttle", {"table": "missing", "key": "a"}, "Requested resource not found"),
-        ("throttle", {"table": "orders", "key": {"N": "1"}}, "key must have the type of pk, S"),
+        ("throttle", {"table": "orders", "key": {"N": "1"}}, "key must have type S, as the key"),
         ("split", {"table": "orders", "partition": 99}, "there is no partition 99"),
         ("explode", {}, "POST to /control/fail"),
     ],

@@ -31,7 +31,8 @@ from heatsink.door.declaration import SpreadTable, check_sample, described, no_t
 from heatsink.door.drivers import AsyncDriver, BlockingDriver, is_thawed, of_heatsink
 from heatsink.door.keys import check_partition_value, subject_in
 from heatsink.door.places import adopting
-from heatsink.door.protocol import Body, Call, WireError, is_of_index
+from heatsink.door.protocol import THROTTLES, Body, Call, WireError, is_of_index, refusal
+from heatsink.door.recent import FEW
 from heatsink.door.records import look_for_rows, record_of
 from heatsink.door.streams import shown_records
 from heatsink.errors import Closed, HeatsinkError, InvalidSetting
@@ -41,7 +42,7 @@ from heatsink.primitives.subjects import Subject
 from heatsink.registry.declarations import agrees, check
 from heatsink.registry.layouts import Layout
 
-from .background import THROTTLES, Background
+from .background import Background
 
 BEFORE_SEND = "before-send.dynamodb"
 RECORDS_READ = "after-call.dynamodb-streams.GetRecords"
@@ -55,6 +56,8 @@ decode = msgspec.json.Decoder(dict[str, Any]).decode
 encode = msgspec.json.encode
 _hooks: WeakKeyDictionary[Any, list[_Hook]] = WeakKeyDictionary()
 """The hooks of each client, open and closed."""
+_sessions: WeakKeyDictionary[Any, list[Attachment]] = WeakKeyDictionary()
+"""The open attachments of each session, by the events of the session."""
 
 
 def attach(
@@ -72,7 +75,8 @@ def attach(
     of DynamoDB Streams: then its records contain your keys. `tables` declares the spread tables.
     Calls on all other tables stay as they are. `registry` is the URL of a store for Heatsink's
     registry, `settings` are those of `heatsink.connect`. Call `close` on the result at the end.
-    Raises `InvalidSetting` for a table that cannot be spread as declared::
+    Raises `InvalidSetting` for a table that cannot be spread as declared, and for one that another
+    open attachment of `target` declares::
 
         attachment = attach(boto3.client("dynamodb"), tables=[chat], registry="dynamodb://registry")
     """
@@ -86,7 +90,13 @@ def attach(
 
 
 class Attachment:
-    """What `attach` returns: explains and pins keys, and detaches. Any thread may use it."""
+    """What `attach` returns: explains and pins keys, and detaches. Any thread may use it.
+
+    A table that is not declared raises `InvalidSetting`, and a call after `close` raises `Closed`::
+
+        with attach(client, tables=[chat], registry="dynamodb://registry") as attachment:
+            print(attachment.explain("chat", "room-7"))
+    """
 
     def __init__(
         self, tables: Iterable[SpreadTable], registry: str, settings: ConnectOptions
@@ -104,7 +114,7 @@ class Attachment:
     def add(self, target: Any) -> None:
         """Attach another client, resource or session, as `attach` does.
 
-        Raises `InvalidSetting` for anything else::
+        Raises `InvalidSetting` for anything else, and for a target that is attached already::
 
             attachment.add(another_client)
         """
@@ -134,6 +144,8 @@ class Attachment:
         """Attach every DynamoDB client that a session makes from now on."""
         inner = getattr(session, "_session", session)
         events = inner.get_component("event_emitter")
+        self._check_free(_sessions.get(events, []), "session")
+        _sessions.setdefault(events, []).append(self)
         for creating in CREATING:
             events.register(creating, self._extend)
         self._sessions.append(events)
@@ -157,6 +169,7 @@ class Attachment:
             client.meta.events.register(RECORDS_READ, self._show_records)
             self._stream_clients.append(client)
             return None
+        self._check_free([hook._attachment for hook in _hooks.get(client, [])], "client")
         is_async = iscoroutinefunction(client._make_api_call)
         hook = (_AsyncHook if is_async else _BlockingHook)(client, self)
         for old in [one for one in _hooks.get(client, []) if one.is_closed]:
@@ -165,6 +178,17 @@ class Attachment:
         _hooks.setdefault(client, []).append(hook)
         self._hooks.append(hook)
         return hook
+
+    def _check_free(self, attachments: Iterable[Attachment], target: str) -> None:
+        """Raise `InvalidSetting` if one of the open attachments has a table of this one."""
+        for other in attachments:
+            tables = self._tables.keys() & other._tables.keys()
+            if tables and not other.is_closed:
+                raise InvalidSetting(
+                    f"table {min(tables)} is attached to this {target} already: use that "
+                    "attachment, or close it first",
+                    field="target",
+                )
 
     def _show_records(self, parsed: Any, **_: Any) -> None:
         if "Records" in parsed:
@@ -179,8 +203,9 @@ class Attachment:
         """
         found = self._background.client.explain(self._subject(table, key))
         cores = [hook._core for hook in self._hooks if hook._core is not None]
-        said = next(filter(None, (core.places[table].recent.words() for core in cores)), None)
+        words = (core.places[table].recent.words(FEW) for core in cores)
         command = f"{adopting(self._registry, table)} --complete"
+        said = next(filter(None, words), None)
         return msgspec.structs.replace(found, unspread=said, completing=command)
 
     def pin(self, table: str, key: str, *, buckets: int, reason: str) -> None:
@@ -194,20 +219,20 @@ class Attachment:
         if not self._background.may_spread(subject):
             raise InvalidSetting(
                 f"the adoption of table {table} is not complete, so no key of it gets a second "
-                "bucket. Once no other program writes to it, run "
+                "bucket. Once every program that writes to the table does so through Heatsink, run "
                 f"{adopting(self._registry, table)} --complete",
                 field="table",
             )
         self._background.client.pin(subject, buckets=buckets, reason=reason)
 
-    def unpin(self, table: str, key: str) -> None:
+    def unpin(self, table: str, key: str) -> bool:
         """Remove a key's pin, so that the policy sets its buckets again.
 
-        Raises the errors of `explain`::
+        Returns False if there was no pin to remove. Raises the errors of `explain`::
 
             attachment.unpin("chat", "room-7")
         """
-        self._background.client.unpin(self._subject(table, key))
+        return self._background.client.unpin(self._subject(table, key))
 
     def _subject(self, table: str, key: str) -> Subject:
         self._background.check_open()
@@ -236,6 +261,7 @@ class Attachment:
         for events in self._sessions:
             for creating in CREATING:
                 events.unregister(creating, self._extend)
+            _sessions[events].remove(self)
         self._sessions.clear()
         if detach:
             for hook in self._hooks:
@@ -292,7 +318,8 @@ class _Hook:
         background = self._background
         seed = background.registry.meta.seed
         url = self._attachment._registry
-        self._core = Core(tables, background.view, seed, background.tracker, url)
+        counts = background.counts
+        self._core = Core(tables, background.view, seed, background.tracker, url, counts)
         return self._core
 
     def _no_table(self, table: SpreadTable, error: WireError) -> HeatsinkError:
@@ -316,12 +343,6 @@ class _Hook:
             self._background.declare(table.name, record_of(table))
             if table.append_only:
                 self._background.declare_append_only(table.name)
-
-    def _read(self, request: Any) -> tuple[str, Body]:
-        """Return the operation of a request and its parameters."""
-        target = request.headers["X-Amz-Target"]
-        name = target.decode() if isinstance(target, bytes) else target
-        return name.rpartition(".")[2], decode(request.body)
 
     def _request(self, call: Call) -> tuple[Any, dict[str, Any]]:
         """Return the operation's model and the request of an upstream call, not signed yet."""
@@ -365,22 +386,22 @@ class _BlockingHook(_Hook):
         super().__init__(client, attachment)
         self._driver = BlockingDriver(self._send, self._background, attachment._pool)
 
-    def __call__(self, request: Any, **_: Any) -> Any:
-        operation, parameters = self._read(request)
+    def __call__(self, request: Any, event_name: str, **_: Any) -> Any:
+        operation = event_name.rpartition(".")[2]
         if operation in ADMINISTRATION:
             return None
         try:
-            if self.is_closed:
+            parameters = decode(request.body)
+            if self._attachment.is_closed:
                 return self._check_closed(operation, parameters)
-            self._background.check_open()
-            self._background.thaw()
+            self._background.make_ready()
             core = self._core or self.describe()
             steps = core.begin(operation, parameters, len(request.body))
             if steps is None:
                 return None
             return _response(request.url, OK, self._driver.run(steps))
         except HeatsinkError as error:
-            refused = of_heatsink(error)
+            refused = _refused(error)
             return _response(request.url, refused.status, refused.body)
 
     def describe(self) -> Core:
@@ -420,11 +441,12 @@ class _AsyncHook(_Hook):
         self._driver = AsyncDriver(self._send, _ThreadedRegistry(self._background))
         self._describing = asyncio.Lock()
 
-    async def __call__(self, request: Any, **_: Any) -> Any:
-        operation, parameters = self._read(request)
+    async def __call__(self, request: Any, event_name: str, **_: Any) -> Any:
+        operation = event_name.rpartition(".")[2]
         if operation in ADMINISTRATION:
             return None
         try:
+            parameters = decode(request.body)
             if self.is_closed:
                 return self._check_closed(operation, parameters)
             self._background.check_open()
@@ -436,7 +458,7 @@ class _AsyncHook(_Hook):
                 return None
             return _async_response(request.url, OK, await self._driver.run(steps))
         except HeatsinkError as error:
-            refused = of_heatsink(error)
+            refused = _refused(error)
             return _async_response(request.url, refused.status, refused.body)
 
     async def _describe(self) -> Core:
@@ -502,7 +524,19 @@ def _declared(tables: Iterable[SpreadTable]) -> list[SpreadTable]:
                 "table with its keys and rules",
                 field="tables",
             )
+    names = [table.name for table in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidSetting(f"tables declares the table {name!r} twice", field="tables")
     return found
+
+
+def _refused(error: HeatsinkError) -> WireError:
+    """Return an error as an error response.
+
+    A retry would not open a closed attachment, so SDKs must not try.
+    """
+    return refusal(str(error)) if isinstance(error, Closed) else of_heatsink(error)
 
 
 def _describing(table: SpreadTable) -> Call:

@@ -18,11 +18,6 @@ from heatsink.registry.declarations import Declared, declare
 from heatsink.registry.layouts import Layout
 
 CLOSED = "this attachment is closed: attach the client again"
-THROTTLES = {
-    "ProvisionedThroughputExceededException",
-    "ThrottlingException",
-    "RequestLimitExceeded",
-}
 
 
 class Background:
@@ -41,6 +36,7 @@ class Background:
         self.registry = inner.parts.registry
         self.view = self.registry.view
         self.tracker = inner.parts.tracker
+        self.counts = inner.parts.table_counts
         self._backoff = inner.parts.backoff
         self._is_closing = False
 
@@ -75,8 +71,18 @@ class Background:
         reach = partial(self.registry.reach, time_ms, deadline_s)
         self._loop.call(self._backoff.call, reach, "", deadline_s)
 
+    def make_ready(self) -> None:
+        """Check as `check_open` does. Renew the view if this process stood still.
+
+        A frozen function does so between calls.
+        """
+        if self._is_closing or self._loop.is_forked or self.registry.refusal:
+            self.check_open()
+        if is_thawed(self.registry):
+            self.renew()
+
     def thaw(self) -> None:
-        """Renew the view if this process stood still, as a frozen function does between calls."""
+        """Renew the view if this process stood still."""
         if is_thawed(self.registry):
             self.renew()
 

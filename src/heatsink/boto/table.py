@@ -131,9 +131,9 @@ class Table:
         """
         self._attachment.pin(self.name, key, buckets=buckets, reason=reason)
 
-    def unpin(self, key: str) -> None:
+    def unpin(self, key: str) -> bool:
         """Remove a key's pin, so that the policy sets its buckets again: `table.unpin("r1")`"""
-        self._attachment.unpin(self.name, key)
+        return self._attachment.unpin(self.name, key)
 
     def flush(self) -> None:
         """Send the heat that was counted so far, before this process is frozen: `table.flush()`"""

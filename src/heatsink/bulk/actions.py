@@ -7,6 +7,7 @@ share. Middleware are context managers that surround every run of a handler.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
@@ -19,13 +20,18 @@ import msgspec
 
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.allowed_urls import check_prefixes
-from heatsink.primitives.checks import check_names, check_number, check_whole, shown
+from heatsink.primitives.checks import check_kind, check_names, check_number, check_whole, shown
+from heatsink.primitives.processes import name_of
 
 from .batch import Batch
 from .limits import Declared, Limit, check_equal, check_limits
+from .objects import LOSSY
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-OPTIONS = ("max_attempts", "timeout_s", "backoff_s", "backoff_max_s", "together", "item", "limits")
+OPTIONS = (
+    *("max_attempts", "timeout_s", "backoff_s", "backoff_max_s", "together", "item", "limits"),
+    "process",
+)
 ANNOUNCED_S = 1.0  # how old a process's list of announced limits may be
 ATTEMPTS_MAX = 1_000
 TOGETHER_MAX = 1_000
@@ -60,6 +66,9 @@ class Retry(Exception):
         super().__init__(reason)
         self.after_s = after
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.after_s, str(self))
+
 
 class Fail(Exception):
     """A handler raises this exception if the item can never succeed. The item is not retried.
@@ -81,6 +90,9 @@ class RateLimited(Exception):
     def __init__(self, retry_after: float | None = None) -> None:
         super().__init__("rate-limited downstream")
         self.retry_after_s = retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.retry_after_s,)
 
 
 class BadItem(Fail):
@@ -183,6 +195,9 @@ class Action:
     or a pydantic model from the annotation of the handler's first parameter."""
     limits: tuple[Limit, ...] = ()
     """The limits that every item of the action needs a place at: see `Limit`."""
+    process: bool = False
+    """Whether the handler runs in a process of a pool, for work that needs a CPU for long. The
+    handler must be a plain `def` at the top level of a module."""
     middleware: tuple[Middleware, ...] = ()
     """The context managers around each run. The decorator sets those of the `Actions`."""
     read: Callable[[Any], Any] | None = field(init=False, default=None)
@@ -195,6 +210,7 @@ class Action:
         check_number("backoff_s", self.backoff_s, 0, DAY_S)
         check_number("backoff_max_s", self.backoff_max_s, 0, DAY_S)
         check_whole("together", self.together, 1, TOGETHER_MAX)
+        check_kind("process", self.process, bool)
         object.__setattr__(self, "limits", check_limits(self.name, self.limits))
         if not callable(self.handler):
             raise InvalidSetting(
@@ -209,6 +225,17 @@ class Action:
         if self.item is not None:
             object.__setattr__(self, "read", reader_of(self.name, self.item))
 
+    def given(self, item: Any) -> Any:
+        """Return a stored item as the handler gets it. Raises `BadItem` if it does not fit."""
+        if self.read is not None:
+            return self.read(item)
+        if isinstance(item, LOSSY):
+            raise BadItem(
+                f"item{item.changed}, and {self.name!r} would get it as another type: annotate "
+                "the handler's first parameter with the class of the items, or submit JSON values"
+            )
+        return item
+
 
 @dataclass
 class Actions:
@@ -217,7 +244,8 @@ class Actions:
     `webhooks` are the URL prefixes that workers may call when a batch is done. `lifespan` is a
     function without parameters that returns a context manager. Each worker enters this context
     manager before its first item. Handlers find the yielded value in `context.state`. `middleware`
-    are functions that return a context manager around one run of a handler::
+    are functions that return a context manager around one run of a handler. `imports` are modules
+    that a process for handlers (`process=True`) imports before the handlers' own::
 
         actions = Actions()
         @actions.action("tag", max_attempts=3)
@@ -228,6 +256,7 @@ class Actions:
     _actions: dict[str, Action] = field(default_factory=dict, repr=False)
     lifespan: Lifespan | None = field(default=None, kw_only=True)
     middleware: Sequence[Middleware] = field(default=(), kw_only=True)
+    imports: Sequence[str] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         check_prefixes("webhooks", self.webhooks)
@@ -237,6 +266,10 @@ class Actions:
             raise InvalidSetting(
                 f"middleware must be a list of functions, not {shown(self.middleware)}",
                 field="middleware",
+            )
+        if not isinstance(self.imports, list | tuple):
+            raise InvalidSetting(
+                f"imports must be a list of modules, not {shown(self.imports)}", field="imports"
             )
         for number, each in enumerate(self.middleware):
             _check_call(f"middleware[{number}]", each, 1, "one parameter, the context")
@@ -265,6 +298,8 @@ class Actions:
                 )
             is_async = _is_any(handler, iscoroutinefunction)
             found = {"item": declared_type(handler, options.get("together", 1) != 1), **options}
+            if options.get("process") is True:
+                _check_process(name, handler, is_async)
             around = tuple(self.middleware)
             action = Action(name, handler, is_async=is_async, middleware=around, **found)
             for other in self._actions.values():
@@ -339,6 +374,17 @@ def _check_parameters(name: str, handler: Callable[..., Any]) -> None:
         ) from None
 
 
+def _check_process(name: str, handler: Any, is_async: bool) -> None:
+    """Raise unless a process can find the handler by its name, and run it without an event loop."""
+    if is_async:
+        raise InvalidSetting(
+            f"the handler of {name!r} runs in a process, so it must be a plain `def`: an "
+            "`async def` runs on the worker's event loop",
+            field="process",
+        )
+    name_of(f"the handler of {name!r}, which has process=True,", handler)
+
+
 def _check_call(field_name: str, function: Any, count: int, takes: str) -> None:
     """Raise unless `function` can be called with `count` positional arguments."""
     if not callable(function):
@@ -366,7 +412,10 @@ def check_action(field_name: str, value: object) -> str:
 
 
 def _is_any(handler: Callable[..., Any], *tests: Callable[[object], bool]) -> bool:
-    """Whether any of the tests is true for the handler, or for the `__call__` of its class."""
+    """Return whether a test holds for the handler, or for the `__call__` of its class.
+
+    A handler may be an object with such a method.
+    """
     return any(test(handler) or test(type(handler).__call__) for test in tests)
 
 
@@ -390,7 +439,11 @@ def declared_type(handler: Callable[..., Any], together: bool) -> Any:
 
 
 def _resolved(annotation: Any, handler: Any) -> Any:
-    """Return an annotation as a type. One that names what is not imported here gives None."""
+    """Return the type that an annotation means.
+
+    Returns None if the annotation, for example a text, uses a name that the handler's module does
+    not have.
+    """
     function = getattr(handler, "func", handler)  # of a functools.partial
     function = getattr(function, "__wrapped__", function)
     names = getattr(function, "__globals__", {})
@@ -408,7 +461,10 @@ def _declares_fields(hint: Any) -> bool:
 
 
 def _cure(error: ValueError) -> str:
-    """Return what to do about text in place of a number, as all items from a CSV file have it."""
+    """Return the cure if an item has text where its type wants a number; otherwise an empty text.
+
+    All values of a CSV file are text, so items from such a file have this error.
+    """
     if not TEXT_FOR_NUMBER.search(str(error)):
         return ""
     return ". All values of a .csv file are text: to submit numbers, use a .jsonl file"
@@ -458,16 +514,26 @@ class Announcements:
         self._read = read
         self._clock = clock
         self._known, self._known_s = Declared(), float("-inf")
+        self._reading = asyncio.Lock()
 
     async def added(self, batch: Batch) -> Batch:
         """Return the record of a new batch, with a copy of the limits of its action."""
         if batch.limits:
             return batch
-        now_s = self._clock.monotonic_s()
-        if now_s - self._known_s > ANNOUNCED_S:
-            self._known = await self._read()
-            self._known_s = now_s
+        if self._is_old:
+            async with self._reading:  # of many callers, one reads
+                await self._refresh()
         if batch.action not in self._known.actions:
             return batch
         counting = tuple(limit.counting for limit in self._known.of(batch.action))
         return msgspec.structs.replace(batch, limits=counting)
+
+    @property
+    def _is_old(self) -> bool:
+        return self._clock.monotonic_s() - self._known_s > ANNOUNCED_S
+
+    async def _refresh(self) -> None:
+        if self._is_old:
+            now_s = self._clock.monotonic_s()
+            self._known = await self._read()
+            self._known_s = now_s

@@ -1,15 +1,15 @@
 """A batch: its items, stored in chunks, and its record.
 
-Items are encoded one by one and numbered from 0. The record says what was submitted, where the
-parts of the batch are, and how the parts ended. It also says which items are in which part, so that
-Heatsink can name lost items. For this purpose the record stores *runs*. A run is a sequence of
-consecutive chunks that have the same number of items. A large batch has a few hundred runs.
+Items are encoded one by one and numbered from 0. The record says what was
+submitted, where the parts of the batch are, and how the parts ended. It also says which items are
+in which part, so that Heatsink can name lost items. For this purpose the record stores *runs*. A
+run is a sequence of consecutive chunks that have the same number of items. A large batch has a few
+hundred runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
 from hashlib import blake2b, sha1
 from math import isfinite
 from typing import Any, Literal
@@ -18,7 +18,8 @@ import msgspec
 
 from heatsink.errors import InvalidBody, InvalidSetting
 from heatsink.primitives.checks import shown
-from heatsink.primitives.words import with_article
+
+from .objects import LOSSY, changed, dumped, extension, is_object, lossy
 
 State = Literal[
     "open", "running", "paused", "cancelling", "done", "failed", "lost", "cancelled", "aborted"
@@ -34,7 +35,6 @@ FOLLOWING_BYTES_MAX = 16 * ITEM_BYTES_MAX  # an item with its result, in a chain
 CHUNK_BYTES_MAX = 256 * 1024
 CHUNK_ITEMS_MAX = 100
 ITEMS_MAX = 50_000_000
-KEPT = (bool, int, float, str, bytes, bytearray, memoryview)
 NAMED_MAX = 5  # spans that a message names
 NOT_FINITE = (b"\xcb\x7f", b"\xcb\xff")  # how MessagePack begins NaN and infinity
 UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, InvalidBody)
@@ -48,8 +48,8 @@ Gap = tuple[int, int, int]
 and how many items are missing (-1: all items up to the end of the chunk)."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_item = msgspec.msgpack.Decoder().decode
-_decode = msgspec.msgpack.Decoder(list[Any]).decode
+_decode = msgspec.msgpack.Decoder(list[Any], ext_hook=extension).decode
+decoded_value = msgspec.msgpack.Decoder().decode
 
 
 # -- the record --------------------------------------------------------------------------------
@@ -101,8 +101,8 @@ class Next(msgspec.Struct, frozen=True):
 class PartEnd(msgspec.Struct, frozen=True):
     """How many items of a part were done, failed and cancelled when the part ended.
 
-    The partition reports this to the batch's record. `lap` is the `lap` of the batch in which the
-    part ended.
+    The partition reports this to the batch's record. A part ends again after each `retry_failed`:
+    `lap` says how many calls of `retry_failed` came before this end.
     """
 
     batch: str
@@ -121,9 +121,10 @@ class PartEnd(msgspec.Struct, frozen=True):
 class PartPlace(msgspec.Struct, frozen=True):
     """What a batch's record says about one part of the batch.
 
-    The part is in queue partition `partition`. `runs` say which items the part holds, and `digest`
-    is the checksum of these items. `missing` are items that the partition's server has lost.
-    `moved` are lost items that were submitted again and are now in another part.
+    The part is in queue partition `partition`. `runs` say which items the part holds: `(0, 3, 100)`
+    means 3 chunks of 100 items each, from item 0 on. `digest` is the checksum of these items.
+    `missing` are items that the partition's server has lost. `moved` are lost items that were
+    submitted again and are now in another part.
     """
 
     id: str
@@ -154,10 +155,10 @@ class Batch(msgspec.Struct, frozen=True):
     if the caller chose the id. `restored` counts how often lost items were submitted again. `tag`
     is a digest of the record. It distinguishes records with the same version, since a server that
     lost its newest writes may assign a version twice. No item starts before `start_ms`. With
-    `result_bytes`, what handlers return is kept: at most this many bytes per item. The batch is
-    kept for `keep_ms` after its end; 0 means `KEEP_MS`. When the batch has ended, `then` gets the
-    items that are done, and `otherwise` those that failed. `limits` are
-    the limits of the action when the batch was opened, and what each counts apart.
+    `result_bytes`, the queue keeps what handlers return: at most this many bytes per item. The
+    batch is kept for `keep_ms` after its end; 0 means `KEEP_MS`. When the batch has ended, `then`
+    gets the items that are done, and `otherwise` those that failed. `limits` are the limits that
+    the action had when the batch was opened, each as the fields of a `Counting`.
     """
 
     id: str
@@ -220,7 +221,7 @@ class Batch(msgspec.Struct, frozen=True):
     @property
     def keep_single_ms(self) -> int:
         """How long the record of this single item is kept once the item is done."""
-        return KEEP_MS if self.fingerprint else KEEP_SINGLE_MS
+        return self.keep_ms or (KEEP_MS if self.fingerprint else KEEP_SINGLE_MS)
 
     @property
     def is_sealed(self) -> bool:
@@ -289,28 +290,28 @@ class Failure(msgspec.Struct, frozen=True):
     attempts: int
 
 
-# -- items in chunks ---------------------------------------------------------------------------
+# -- items and results ----------------------------------------------------------------------
 
 
 def encoded(index: int, item: object, bytes_max: int = ITEM_BYTES_MAX) -> bytes:
     """Encode an item. Raises `InvalidBody` if a worker would decode a value of another type.
 
-    Only tuples may change their type: they become lists. An object of a class that declares its
-    fields (a dataclass, a `msgspec.Struct`) becomes a dict of its fields. A handler that declares
-    the class gets the object back.
+    Tuples may change their type: they become lists. An object becomes a dict of its fields.
     """
     try:
-        body, changed = encoded_value(item)
+        body, lost = encoded_value(item)
     except UNENCODABLE as error:
         raise InvalidBody(
             f"item {index} cannot be stored ({error}): items are JSON values or bytes"
         ) from None
-    if changed is not None:
-        raise InvalidBody(
-            f"item {index}{changed}, which a handler would get as another type: items are JSON "
-            "values or bytes, so convert it first, for example to text. An action that declares a "
-            "type, such as item=UUID, converts the text back"
-        )
+    if lost is not None:
+        if not is_object(item):
+            raise InvalidBody(
+                f"item {index}{lost}, which a handler would get as another type: items are JSON "
+                "values or bytes, so convert it first, for example to text. An action that "
+                "declares a type, such as item=UUID, converts the text back"
+            )
+        body = lossy(body, lost)
     if len(body) > bytes_max:
         raise InvalidBody(
             f"item {index} has {len(body):,} bytes, more than {bytes_max:,}: "
@@ -326,9 +327,27 @@ def encoded_value(value: object) -> tuple[bytes, str | None]:
     """
     body = _encode(value)
     if any(each in body for each in NOT_FINITE):  # or bytes that look like it
-        _check_finite(_decode_item(body))
-    is_kept = _decode_item(body) == value or is_record(value)
-    return body, None if is_kept else _changed(value)
+        _check_finite(decoded_value(body))
+    if isinstance(value, LOSSY):
+        return body, value.changed
+    if decoded_value(body) == value:
+        return body, None
+    return body, changed(value, in_object=is_object(value))
+
+
+def plain(item: Any) -> Any:
+    """Return a pydantic model as a dict of JSON values, and any other item as it is."""
+    return dumped(item) if hasattr(type(item), "model_dump") else item
+
+
+def only_item(items: object) -> tuple[Any, ...]:
+    """Return the only item of a collection, in a tuple.
+
+    The tuple is empty if `items` has more or fewer items than one, or is no collection.
+    """
+    if not isinstance(items, Collection) or isinstance(items, Mapping | str | bytes | bytearray):
+        return ()
+    return tuple(items) if len(items) == 1 else ()
 
 
 def _check_finite(value: object) -> None:
@@ -341,40 +360,7 @@ def _check_finite(value: object) -> None:
         _check_finite(each)
 
 
-def decoded_value(body: bytes) -> Any:
-    return _decode_item(body)
-
-
-def is_record(item: object) -> bool:
-    """Return whether the item is an object of a class that declares the types of its fields."""
-    return isinstance(item, msgspec.Struct) or is_dataclass(type(item))
-
-
-def plain(item: Any) -> Any:
-    """Return a pydantic model as a dict of JSON values, and any other item as it is."""
-    return item.model_dump(mode="json") if hasattr(type(item), "model_dump") else item
-
-
-def only_item(items: object) -> tuple[Any, ...]:
-    """Return the only item of a collection; empty if it has more items, or is no collection."""
-    if not isinstance(items, Collection) or isinstance(items, Mapping | str | bytes | bytearray):
-        return ()
-    return tuple(items) if len(items) == 1 else ()
-
-
-def _changed(value: object) -> str | None:
-    """Say where a value that the encoding changes is, such as "['tags'] is a set"; None if none."""
-    if isinstance(value, dict):
-        parts: Iterable[tuple[object, object]] = value.items()
-    elif isinstance(value, list | tuple):
-        parts = enumerate(value)
-    else:
-        is_kept = value is None or isinstance(value, KEPT)
-        return None if is_kept else f" is {with_article(type(value).__name__)}"
-    for at, part in parts:
-        if (found := _changed(part)) is not None:
-            return f"[{shown(at)}]{found}"
-    return None
+# -- items in chunks ---------------------------------------------------------------------------
 
 
 def packed(first: int, bodies: list[bytes], indexes: Sequence[int] = ()) -> bytes:
@@ -458,9 +444,10 @@ class Chunker:
 
 
 def add_chunk(runs: list[Run], first: int, count: int) -> None:
-    """Append a chunk of `count` items to the runs. `first` is the index of its first item.
+    """Add a chunk of `count` items to the runs of a part. `first` is the index of its first item.
 
-    If the chunk continues the last run, the last run becomes one chunk longer.
+    If the chunk continues the last run, that run becomes one chunk longer: after `(0, 3, 100)`, a
+    chunk of 100 items from index 300 on gives `(0, 4, 100)`. Any other chunk begins a new run.
     """
     if runs:
         start, chunks, each = runs[-1]
@@ -479,7 +466,11 @@ def spans_of(runs: Iterable[Run]) -> tuple[Span, ...]:
 
 
 def span_of_gap(runs: Iterable[Run], gap: Gap) -> Span:
-    """Return the range of items that a gap covers. `runs` are the runs of the gap's part."""
+    """Return the missing items of a gap as a range of the batch's items: first index and count.
+
+    A gap counts chunks in the part, and `runs` are the runs of this part. If the part has the run
+    `(500, 4, 100)`, the gap `(2, 10, 5)` is the range `(710, 5)`.
+    """
     number, offset, count = gap
     for first, chunks, each in runs:
         if number < chunks:
@@ -530,7 +521,10 @@ def named(spans: Sequence[Span]) -> str:
 
 
 class Cursor:
-    """Tests whether spans contain an index; indexes must be passed in rising order."""
+    """Tests whether an index is in one of some ranges.
+
+    The caller must pass indexes in rising order.
+    """
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = iter(spans)

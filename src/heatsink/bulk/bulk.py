@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import WARNING
 from random import Random
@@ -31,6 +31,8 @@ from .batch import (
     only_item,
     parse_rate,
 )
+from .controls import NO_CONTROLS, Controls
+from .limits import LimitUse, limits_in_use
 from .moving import MoveProgress, Mover
 from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
 from .reconcile import Opening, Patience, Reconciler, check_known, is_odd
@@ -53,7 +55,7 @@ from .submit import (
 )
 
 FAILURES_PAGE = 500
-LIST_MAX = 1_000
+LIST_MAX = KEYS_MAX = 1_000
 ENDED_MAX = 10_000
 LOOK_S = 0.05
 TELL_S = 5.0
@@ -81,7 +83,7 @@ class Bulk:
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self._stores = stores
-        self.settings = settings
+        self.settings, self.controls = settings, NO_CONTROLS
         self._webhooks = check_prefixes("webhooks", settings.webhooks)
         self._clock, self._rng = clock, rng
         self._patience = Patience(settings.deadline_s, clock, rng, Opening(self._open))
@@ -93,20 +95,19 @@ class Bulk:
         self.hooks = hooks
         self._first, self._is_warned = founding(settings, stores.home), False
         self._limits = Announcements(partial(self._patience.call, stores.places.declared), clock)
+        ask_time = partial(self._patience.call, stores.limits.reserve, "", 0, 0)
+        self._home_time = flows.HomeTime(ask_time, clock)
         self._singles = Singles(stores, self._patience, self.plan, self._limits, clock, rng)
 
-    def adopt(self, new: BulkSettings) -> None:
-        """Use these weights of tenants for new batches, and these limits for all batches."""
+    def adopt(self, new: BulkSettings, controls: Controls = NO_CONTROLS) -> None:
+        """Use the weights of `new` for new batches, its limits and the controls for all."""
         self.settings = replace(self.settings, weights=new.weights, limits=new.limits)
+        self.controls = controls
 
     async def open(self) -> None:
-        """Connect now, to see errors early. Without this call, the first other call connects.
+        """Connect now, to see errors early: `await hs.bulk.open()`
 
         Raises `Misconfigured` if the queue's server is not durable enough.
-
-        Example::
-
-            await hs.bulk.open()
         """
         await self._patience.open()
 
@@ -152,7 +153,7 @@ class Bulk:
         check_kind("spread", spread, bool)
         now, is_named = now_ms(self._clock), id is not None and not action.startswith(BUILT_IN)
         if "unique" in options:
-            id = flows.unique_id(id, action, tenant, options, now)
+            id = flows.unique_id(id, action, tenant, options, await self._home_time.now_ms())
         wanted = Batch(
             id=check_id(id) if id is not None else self._new_id(),
             action=check_action("action", action),
@@ -227,10 +228,8 @@ class Bulk:
             if wanted.rate is not None:
                 await self._declare(wanted, wanted.rate)
         partitions = await self._hand(batch.id, spread)
-        stores, patience = self._stores, self._patience
-        submission = Submission(
-            batch, partitions, stores, patience, self._clock, self._rng, fingerprint
-        )
+        shared = self._stores, self._patience, self._clock, self._rng
+        submission = Submission(batch, partitions, *shared, fingerprint)
         accepted = await submission.run(items)
         await self._release(accepted)
         if not accepted.items:
@@ -260,7 +259,7 @@ class Bulk:
         return found
 
     async def _declare(self, wanted: Batch, rate: Rate) -> None:
-        """Set a lane's rate. The first rate of a lane also limits the lane's queued batches."""
+        """Set the rate of a batch's lane. A lane's first rate also limits its queued batches."""
         lane, limits = wanted.lane, self._stores.limits
         before = await self._patience.call(limits.rate_of, lane)
         await self._patience.call(limits.declare, lane, rate)
@@ -306,7 +305,7 @@ class Bulk:
         return self._followed(await self._patience.call(self._stores.fleet.plan, self._first))
 
     def _followed(self, plan: QueuePlan) -> QueuePlan:
-        """Return the plan, after a comparison with this process's settings."""
+        """Return the plan. Raise `Misconfigured` if it contradicts this process's settings."""
         warnings = check_follows(self.settings, plan, self._stores.home)
         for warning in warnings if not self._is_warned else ():
             self.hooks.event("bulk.settings", warning, WARNING)
@@ -316,9 +315,7 @@ class Bulk:
     async def repartition(self, partitions: int) -> QueuePlan:
         """Change the number of partitions, for all processes; queued items stay where they are.
 
-        Example::
-
-            await hs.bulk.repartition(32)
+        `await hs.bulk.repartition(32)` returns the new plan.
         """
         check_whole("partitions", partitions, 1, PARTITIONS_MAX)
         while True:
@@ -419,17 +416,24 @@ class Bulk:
     async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
         """Return up to `limit` batches, newest first. `tenant` selects batches of one tenant.
 
-        Example::
-
-            for batch in await hs.bulk.list(limit=10, tenant="acme"):
-                print(batch.id, batch.state)
+        `await hs.bulk.list(limit=10, tenant="acme")` returns the records of ten batches.
         """
         check_whole("limit", limit, 1, LIST_MAX)
         found = await self._patience.call(self._stores.batches.list, limit, tenant)
         offered = await self._patience.call(self._stores.fleet.offered)
         now = now_ms(self._clock)
         reasons = (changes.reason(b, offered) or changes.waits_to_start(b, now) for b in found)
-        return [replace(b, reason=why) for b, why in zip(found, reasons, strict=True)]
+        known = zip(found, reasons, strict=True)
+        return [replace(b, reason=w or changes.paused_by(b, self.controls)) for b, w in known]
+
+    async def limits(self, keys: int = 10) -> Sequence[LimitUse]:
+        """Return the limits of all workers, each with the `keys` keys most waited for.
+
+        `(await hs.bulk.limits())[0].uses` says how many items run and wait for each key.
+        """
+        check_whole("keys", keys, 1, KEYS_MAX)
+        asked = self._stores.places, self.settings.limits, keys
+        return await self._patience.call(limits_in_use, *asked)
 
     async def failures(self, id: str) -> AsyncIterator[Failure]:
         """Iterate over all items that failed permanently, with the reason.
@@ -467,10 +471,7 @@ class Bulk:
     async def wait(self, id: str, timeout_s: float | None = None) -> Progress:
         """Wait until the batch ends; return its progress. Raises `Overloaded` after `timeout_s`.
 
-        Example::
-
-            progress = await hs.bulk.wait(batch.id, timeout_s=600)
-            print(progress.state)
+        `(await hs.bulk.wait(batch.id, timeout_s=600)).state` is the final state.
         """
         start_s, pause_s, is_told = self._clock.monotonic_s(), LOOK_S, False
         if changes.is_following(check_text("id", id, TEXT_MAX)):
@@ -493,7 +494,7 @@ class Bulk:
         return (await self._get(id)).trace
 
     async def _look(self, id: str) -> Batch:
-        """Return the record. If the submitter died before the seal, abort the batch first."""
+        """Return the record. If the submitter died before the seal, first abort the batch."""
         batch = await self._get(id)
         if not is_left_behind(batch, now_ms(self._clock)):
             return batch
@@ -539,10 +540,7 @@ class Bulk:
     async def retry_failed(self, id: str) -> None:
         """Run the failed items again, as if they had never run. Raises `Conflict` if none failed.
 
-        Example::
-
-            await hs.bulk.retry_failed(batch.id)
-            progress = await hs.bulk.wait(batch.id)
+        After `await hs.bulk.retry_failed(batch.id)`, call `wait` again.
         """
         was_running = not (await self._get(id)).is_final
         await self.status(id)  # records an end that is not recorded yet
@@ -555,6 +553,7 @@ class Bulk:
         await self._tell_durably(batch, "retry")
 
     async def _steer(self, id: str, wish: State) -> None:
+        check_text("id", id, TEXT_MAX)
         batch = await self.change(id, lambda batch: changes.steered(batch, wish))
         await self._tell_durably(batch, VERBS[wish])
 
@@ -567,7 +566,7 @@ class Bulk:
         confirmation = self._patience.call(self._stores.barrier.batches, [batch.id])
         (found,), _ = await asyncio.gather(confirmation, self._tell_parts(batch, verb))
         if found is None or found.version < batch.version:
-            raise Overloaded(f"the queue lost the record of batch {batch.id!r}: retry")
+            raise Overloaded(f"the queue may have lost a change of {batch.id!r}: repeat the call")
 
     async def _tell_parts(self, batch: Batch, verb: Verb) -> bool:
         """Send the command `verb` to all parts. Returns False if a part does not exist."""

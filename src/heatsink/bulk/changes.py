@@ -5,7 +5,7 @@ Every change is idempotent: if it is applied a second time, it changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from heatsink.errors import Conflict, IdReused, NotFound
 from heatsink.primitives.words import counted
 
-from .actions import NEXT, WEBHOOK
+from .actions import BUILT_IN, NEXT, WEBHOOK
 from .batch import (
     Batch,
     Failure,
@@ -29,9 +29,11 @@ from .batch import (
     total,
     unpacked,
 )
+from .controls import Controls
 from .store import BOOKED_MS_MAX, FailedItem, PartCounts, PartState, Verb
 
 NO_WORKER = "waiting: no worker"
+LACKS = f"{BUILT_IN}lacks/"  # notice of a worker: its partition has items of an action it lacks
 CALLBACK = ":done:"  # in the ids of completion callbacks
 NEXT_MARK, THEN_MARK, OTHERWISE_MARK = ":next:", ":then:", ":otherwise:"  # of follow-up batches
 MARKS = (CALLBACK, NEXT_MARK, THEN_MARK, OTHERWISE_MARK)
@@ -80,9 +82,10 @@ def steered(batch: Batch, wish: State) -> Batch:
 
 
 def unheard(batch: Batch, states: Mapping[str, PartState]) -> list[Verb]:
-    """Return the commands that some parts did not receive, for example because the caller died.
+    """Return the commands (pause, resume, cancel) that some parts did not receive.
 
-    `states` are the current states of the parts, by part id.
+    A part misses a command, for example, if the caller dies after changing the record. `states` are
+    the current states of the parts, by part id.
     """
     ended = {end.part for end in batch.ends}
     found = {state for part, state in states.items() if part not in ended}
@@ -135,9 +138,10 @@ def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = 
 
 
 def has_end(record: Batch | None, end: PartEnd) -> bool:
-    """Return whether adding the end would change nothing, or there is no record to add it to.
+    """Return whether the record counts this end already, or there is no record.
 
-    If Redis has lost the change that added the end, it must be added again.
+    The caller asks before it forgets the end: if Redis has lost the change that counted the end,
+    the caller must add the end again.
     """
     return record is None or with_end(record, end, 0) is record
 
@@ -145,12 +149,13 @@ def has_end(record: Batch | None, end: PartEnd) -> bool:
 def concluded(batch: Batch, end: PartEnd, now_ms: int) -> Batch | None:
     """Return the record of a batch of one item after its item was done.
 
-    Returns None if the record alone is not enough: the batch has a callback to submit, or it is
-    not a running batch of one item. Then the partition reports the end as it does for any other
-    batch.
+    Returns None if more must happen than a change of the record: the batch has a callback or
+    follow-up batches to submit, or it is not a running batch of one item. Then the partition
+    reports the end as it does for any other batch.
     """
     parts, is_done = batch.parts, end.items == end.done > 0
-    is_plain = batch.is_sealed and not (batch.is_final or batch.on_done or batch.ends)
+    is_told = bool(batch.on_done or batch.then or batch.otherwise)
+    is_plain = batch.is_sealed and not (batch.is_final or is_told or batch.ends)
     if not (is_plain and is_done and len(parts) == 1 and parts[0].id == end.part):
         return None
     if parts[0].items != end.done or parts[0].missing or batch.lap != end.lap:
@@ -235,9 +240,9 @@ def restored(batch: Batch, parts: Sequence[PartPlace]) -> Batch:
 def rebuilt(carried: Batch, known: Batch | None) -> Batch:
     """Return a new record for a batch whose record was lost by its server.
 
-    `carried` is the newest copy in the batch's parts. `known` is the record that the server has
-    now. The new record gets a higher version than the lost record can have had, since parts ignore
-    commands of an older version.
+    `carried` is the newest copy of the record that the batch's parts keep. `known` is the record
+    that the server has now, if any. The new record gets a higher version than the lost record can
+    have had, since parts ignore commands of an older version.
     """
     version = max(carried.version, known.version if known else 0) + VERSIONS_APART
     return replace(carried, version=version, ends=(), ended_ms=0).tagged()
@@ -266,6 +271,19 @@ def reason(batch: Batch, offered: Collection[str]) -> str:
     if not offered:
         return f"{NO_WORKER} runs"
     return f"{NO_WORKER} has action {batch.action!r}"
+
+
+def lacked_at(offered: Iterable[str]) -> dict[int, set[str]]:
+    """Return the partitions whose owners met items of actions that they lack, with these actions.
+
+    `offered` are what live workers announce: actions, and notices such as `heatsink.lacks/3/mail`.
+    """
+    found: dict[int, set[str]] = {}
+    for notice in offered:
+        if notice.startswith(LACKS):
+            partition, _, action = notice.removeprefix(LACKS).partition("/")
+            found.setdefault(int(partition), set()).add(action)
+    return found
 
 
 def progress_of(batch: Batch, counts: Mapping[str, PartCounts | None]) -> Progress:
@@ -308,6 +326,23 @@ def waits_to_start(batch: Batch, now_ms: int) -> str:
     return f"waiting until {start:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def paused_by(batch: Batch, controls: Controls) -> str:
+    """Return a text that says whether the batch's tenant or action is paused; empty if not."""
+    if batch.state != "running" or not controls.pauses(batch.tenant, batch.action):
+        return ""
+    held = "tenant" if batch.tenant in controls.tenants else "action"
+    return f"the {held} {getattr(batch, held)!r} is paused"
+
+
+def held_back(batch: Batch, counts: Sequence[PartCounts]) -> str:
+    """Return a text that says whether the batch's tenant or its action is paused; empty if not.
+
+    `counts` are those of the batch's parts.
+    """
+    held = next((count.held for count in counts if count.held), "")
+    return f"the {held} {getattr(batch, held)!r} is paused" if held else ""
+
+
 class Ahead(msgspec.Struct, frozen=True):
     """The work left in a batch.
 
@@ -344,13 +379,17 @@ def ahead_of(
     )
 
 
-def waits_for(ahead: Ahead) -> str:
-    """Return a text that says what the batch waits for: its rate limit, or retries.
+def waits_for(ahead: Ahead, batch: Batch, offered: Collection[str]) -> str:
+    """Return a text that says what the batch waits for: a worker, its rate limit, or retries.
 
-    Returns an empty text if an item runs or could run now, and if no item is left.
+    Returns an empty text if an item runs or could run now, and if no item is left. `offered` are
+    the actions and notices of live workers.
     """
     if ahead.running or not ahead.waiting:
         return ""
+    lacked = lacked_at(offered)
+    if any(batch.action in lacked.get(part.partition, ()) for part in batch.parts):
+        return f"waiting until a worker with action {batch.action!r} takes its partition"
     reasons = []
     if ahead.backing_off < ahead.waiting:
         if ahead.per_s is None or ahead.start_s <= 0:
@@ -469,7 +508,8 @@ def _callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
 def check_found(batch: Batch | None, id: str) -> Batch:
     if batch is None:
         raise NotFound(
-            f"there is no batch {id!r}: the id is wrong, or the batch ended over 7 days ago"
+            f"there is no batch {id!r}: the id is wrong, or its record was deleted, 7 days after "
+            "the end (1 hour after, if you chose no id and the only item was done)"
         )
     return batch
 

@@ -46,7 +46,11 @@ FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
 
 @dataclass(frozen=True)
 class Cron:
-    """A cron expression. `either_day` says that a fitting day of the month or week is enough."""
+    """A cron expression.
+
+    A day must fit both the day of the month and the day of the week. With `either_day`, one of the
+    two is enough: cron's rule if the expression restricts both.
+    """
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]

@@ -20,15 +20,18 @@ from msgspec.structs import replace
 
 from heatsink.errors import InvalidSetting, NotFound, Unavailable
 from heatsink.primitives.checks import check_number, check_text, check_whole, shown
+from heatsink.primitives.clock import Clock
 
 from .actions import DAY_S, Fail, check_action
-from .batch import KEEP_MS, Batch, Failure, Next, Progress, parse_rate
+from .batch import KEEP_MS, KEEP_SINGLE_MS, Batch, Failure, Next, Progress, parse_rate
 from .changes import NEXT_MARK, NEXT_TRIES, OTHERWISE_MARK, THEN_MARK
 from .results import Ask, KeptResult, ResultOptions, kept_by, read_results
+from .store import Grants
 
 DEPTH_MAX = 8
 UNIQUE_MAX = 128
 PRIORITY_MAX = 1_000
+MEASURED_S = 60.0  # how long a measured distance between two clocks is used
 Items = AsyncIterator[Any]
 
 
@@ -44,7 +47,7 @@ class FlowOptions(ResultOptions, total=False):
     it. A further submission with the key returns this batch."""
     within: float | timedelta
     """The length of the windows of `unique`, in whole seconds or as a `timedelta`. Windows begin at
-    multiples of it since 1970 in UTC."""
+    multiples of it since 1970 in UTC, by the clock of the queue's home."""
 
 
 def flow_by(options: FlowOptions) -> dict[str, Any]:
@@ -58,18 +61,33 @@ def flow_by(options: FlowOptions) -> dict[str, Any]:
     }
     if "then" in following:
         options = {**options, "results": "keep"}
-    return {**kept_by(options), **following}
+    return {**_window_kept_by(options), **kept_by(options), **following}
+
+
+def _window_kept_by(options: FlowOptions) -> dict[str, int]:
+    """Keep the record of a batch with a `unique` key until its window has surely ended."""
+    if "unique" not in options:
+        return {}
+    return {"keep_ms": max(int(_seconds(options.get("within")) * 1000), KEEP_SINGLE_MS)}
+
+
+def _seconds(within: Any) -> float:
+    return within.total_seconds() if isinstance(within, timedelta) else within
 
 
 def unique_id(id: str | None, action: str, tenant: str, options: FlowOptions, now_ms: int) -> str:
-    """Return the id that all batches with this `unique` key have within the present window."""
+    """Return the id of the only batch with this `unique` key in the present time window.
+
+    Windows are `within` seconds long. All batches with the same key, action and tenant get this id
+    until the window ends.
+    """
     key = check_text("unique", options.get("unique"), UNIQUE_MAX)
     if id is not None:
         raise InvalidSetting("id and unique cannot be used together: leave one out", field="id")
     within = options.get("within")
     if within is None:
         raise InvalidSetting("unique needs within, the window in seconds", field="within")
-    length_s = within.total_seconds() if isinstance(within, timedelta) else within
+    length_s = _seconds(within)
     if check_number("within", length_s, 1, KEEP_MS / 1000, "seconds") != int(length_s):
         raise InvalidSetting("within must be whole seconds", field="within")
     if options.get("result_days", length_s / DAY_S) * DAY_S < length_s:
@@ -77,6 +95,28 @@ def unique_id(id: str | None, action: str, tenant: str, options: FlowOptions, no
     digest = blake2b(f"{action}/{tenant}".encode(), digest_size=6, person=b"unique").hexdigest()
     window_s = now_ms // 1000 // int(length_s) * int(length_s)
     return f"unique:{key}:{digest}:{int(length_s)}:{window_s}"
+
+
+class HomeTime:
+    """The time of the queue's home, by which all processes choose the same window.
+
+    The distance to this process's steady clock is measured once a minute. So the time is wrong by
+    at most the way of one call, and by what the clocks drift in a minute.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[Grants]], clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._ahead_ms = 0.0
+        self._asked_s = float("-inf")
+
+    async def now_ms(self) -> int:
+        began_s = self._clock.monotonic_s()
+        if began_s - self._asked_s > MEASURED_S:
+            told_ms = (await self._ask()).now_ms
+            now_s = self._clock.monotonic_s()
+            self._ahead_ms, self._asked_s = told_ms - (began_s + now_s) / 2 * 1000, now_s
+        return int(self._clock.monotonic_s() * 1000 + self._ahead_ms)
 
 
 def checked(name: str, given: object, depth: int = 1) -> Next:
@@ -193,7 +233,7 @@ class _Waits(Protocol):
 async def come(
     bulk: _Waits, get: Callable[[str], Awaitable[Batch]], id: str, timeout_s: float | None
 ) -> None:
-    """Wait until the follow-up batch `id` is submitted, or until it will not be.
+    """Wait until the follow-up batch `id` is submitted, or until it is sure that it will not be.
 
     `get` returns the record of a batch, and raises `NotFound` if there is none.
     """

@@ -49,9 +49,10 @@ class Group:
 
 
 class Grouper:
-    """Packs items into chunks, each of one group.
+    """Packs items into chunks. All items of a chunk need places at the same limit keys.
 
-    With `wanted`, it keeps only the items that the record counts as lost.
+    With `wanted`, only the items at these indexes are packed: those that an accepted batch has
+    lost.
     """
 
     def __init__(self, batch: Batch, wanted: Cursor | None = None) -> None:
@@ -148,17 +149,23 @@ def counting(batch: Batch) -> tuple[Counting, ...]:
 
 
 def is_grouped(batch: Batch) -> bool:
-    """Return whether items of the batch may have different keys."""
+    """Return whether items of the batch may need places at different keys of limits."""
     return any(limit.key for limit in counting(batch))
 
 
 def common_lane(batch: Batch) -> str:
-    """Return the lane of all items of a batch that is not grouped."""
+    """Return the lane that all items of a batch have.
+
+    If the batch is grouped by limits, return the batch's own lane: the items' lanes may differ.
+    """
     if is_grouped(batch):
         return batch.lane
     return lane_with(batch.lane, needs_of(counting(batch), batch.action, batch.tenant, None))
 
 
 def of_group(hand: Sequence[int], lane: str) -> int:
-    """Return which partition of the hand gets all items of a group."""
+    """Return the partition for a group. `hand` are the batch's partitions, `lane` the group's lane.
+
+    All items of the group go to this one partition.
+    """
     return hand[int.from_bytes(blake2b(lane.encode(), digest_size=4).digest(), "big") % len(hand)]

@@ -24,6 +24,7 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import CheckedStruct, check_text, check_whole, shown
 
 from .batch import PERIODS_S, RATE_MAX
+from .controls import NO_CONTROLS, Controls
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 RUNNING_MAX = 1_000_000
@@ -154,7 +155,7 @@ class Limit(CheckedStruct, frozen=True):
 
     @property
     def counting(self) -> Counting:
-        """What the limit counts apart."""
+        """Return what the limit counts apart, as batches keep it."""
         return Counting(self.name, self.per, self.key)
 
     @property
@@ -169,9 +170,10 @@ class Limit(CheckedStruct, frozen=True):
 
 
 class Counting(NamedTuple):
-    """What a limit counts separately.
+    """What a limit counts apart: tenants or actions (`per`), or values of an item's field (`key`).
 
-    The batch's record has a copy, so that its groups do not change.
+    `limit` is the limit's name. The batch's record keeps a copy, so that the batch's groups stay
+    the same when the limit is declared in another way.
     """
 
     limit: str
@@ -180,7 +182,11 @@ class Counting(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A limit that an item needs a place at, and the key whose count it is."""
+    """One place that an item needs: at `limit`, in the count of `key`.
+
+    `Need("accounts", '"ada"')` counts among the items whose account is ada. The key is empty if the
+    limit counts all items together.
+    """
 
     limit: str
     key: str
@@ -228,7 +234,10 @@ def field_of(item: Any, path: str) -> Any:
 
 
 def needs_of(limits: Iterable[Counting], action: str, tenant: str, item: Any) -> Needs:
-    """Return what an item needs, in the fixed order in which places are taken: by name."""
+    """Return the places that an item needs: one at each limit, ordered by the limit's name.
+
+    All workers take places in this order.
+    """
     needs = []
     for limit in limits:
         parts: list[Any] = []
@@ -250,12 +259,15 @@ def _key_text(parts: list[Any]) -> str:
 
 
 def lane_with(lane: str, needs: Needs) -> str:
-    """Return the name of the lane for items of `lane` with these needs."""
+    """Return the name of the lane for those items of `lane` that have these needs.
+
+    Without needs, this is `lane` itself.
+    """
     return f"{lane}{MARK}{_encode(needs).decode()}" if needs else lane
 
 
 def lane_and_needs(name: str) -> tuple[str, Needs]:
-    """Return the lane of tenant and action, and the needs, of a name from `lane_with`."""
+    """Split a name from `lane_with`: return the lane of tenant and action, and the needs."""
     lane, mark, text = name.rpartition(MARK)
     if not mark:
         return name, ()
@@ -269,11 +281,13 @@ def lane_and_needs(name: str) -> tuple[str, Needs]:
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What a holder says about one key of a limit.
+    """What a holder tells the home of a limit about one key.
 
-    `running` of its items run. `fresh` places were granted and are kept for items that did not
-    start yet. `started` items started since the last answer. The holder asks for `want` more
-    places; with 0 it leaves the line.
+    A holder is one partition of one process.
+
+    The holder runs `running` items of this key. It has `fresh` more places, whose items have not
+    started yet. `started` items started since the home's last answer. The holder wants `want` more
+    places and waits in the key's line for them; with 0 it leaves the line.
     """
 
     key: str
@@ -284,20 +298,48 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What a limit allows now: as its actions declare it, or as an operator has changed it."""
+    """What a limit allows now: as its actions declare it, or as an operator has changed it.
+
+    `version` is the version of the registry's settings in the registry `incarnation`. The home of
+    the limit keeps the newest rule, and ignores the rules of processes that know an older version.
+    In a process that follows no registry, `version` is 0.
+    """
 
     running: int | None = None
     windows: tuple[tuple[str, int, float, tuple[float, ...]], ...] = ()
     """For each rate its name (the period and the zone), its count, its period in milliseconds, and
     the midnights near now."""
+    incarnation: str = ""
+    version: int = 0
+
+    def replaces(self, other: Rule) -> bool:
+        """Return whether a home that follows the rule `other` must follow this one instead.
+
+        Rules of one version differ in what the actions declare: the latest call wins.
+        """
+        if not self.version:
+            return not other.version
+        return self.incarnation != other.incarnation or self.version >= other.version
+
+    def at(self, now: Rule) -> Rule:
+        """Return this rule with the midnights of `now`, a rule that was made later."""
+        midnights = {name: near for name, _, _, near in now.windows}
+        windows = (
+            (name, count, period_ms, midnights.get(name, near))
+            for name, count, period_ms, near in self.windows
+        )
+        return msgspec.structs.replace(self, windows=tuple(windows))
 
 
 class HoldRequest(msgspec.Struct, frozen=True):
-    """One call of a holder to the home of a limit: its whole state there, and what it asks for.
+    """One call of a holder to the home of a limit: all places that it has there, and what it wants.
 
-    `holder` begins with the name of its process. `turn` grows with every call of the holder, so
-    that a call that arrives late changes nothing. `bell` is the partition to ring when a place is
-    free. `server` is the server that answered this process before, or empty.
+    A holder is one queue partition in one worker process. Its name, `holder`, begins with the name
+    of the process. `turn` grows with every call of the holder, so that a call that arrives late
+    changes nothing. A remote worker's item is a holder of its own, whose `turn` is 0: its calls may
+    come from several servers, and all of them count. When a place is free, the home rings the bell
+    of partition `bell`. `server` is the name of the server that answered this process's last call,
+    or empty.
     """
 
     limit: str
@@ -311,12 +353,12 @@ class HoldRequest(msgspec.Struct, frozen=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """`places` more places for a key.
+    """The answer for one key: the holder gets `places` more places.
 
-    `places` is negative if the holder's lease had ended, and others have its fresh places. With
-    `others`, the holder gives back each place whose item has ended: others wait for the key, or the
-    limit was lowered. If the holder waits, it may ask again in `wait_ms`; the bell rings if a place
-    is free earlier.
+    `places` is negative if the holder's lease had ended and the home gave its unused places to
+    others. With `others`, the holder returns each place whose item has ended, because other holders
+    wait for the key or an operator lowered the limit. A holder that waits may ask again in
+    `wait_ms`. If a place is free earlier, the home rings the bell.
     """
 
     key: str
@@ -326,19 +368,24 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 class HoldAnswer(msgspec.Struct, frozen=True):
-    """The places that were granted, in the order of the request.
+    """The answer of a limit's home: what it granted for each key, in the order of the request.
 
-    `server` names the server that answered. After a restart or a fail-over, no place is granted for
-    `quiet_ms`.
+    `server` names the server that answered. After a restart or a fail-over of this server, the home
+    grants no place for `quiet_ms`. If the home `is_new`, it has recorded nothing: confirm it, and
+    repeat the call (`hold_places`).
     """
 
     server: str
     granted: list[Granted]
     quiet_ms: float = 0.0
+    is_new: bool = False
 
 
 class Offer(NamedTuple):
-    """A free place that the home of a limit keeps for a partition for a moment."""
+    """A free place at a limit.
+
+    The limit's home keeps it for a moment for a partition that waits.
+    """
 
     partition: int
     limit: str
@@ -346,12 +393,27 @@ class Offer(NamedTuple):
 
 
 class KeyUse(msgspec.Struct, frozen=True):
-    """How one key of a limit is used now: items that run, and places that holders wait for."""
+    """How one key of a limit is used now.
+
+    `running` items run or have an unused place, and holders wait for `waiting` more places.
+    """
 
     limit: str
     key: str
     running: int
     waiting: int
+
+
+class LimitUse(msgspec.Struct, frozen=True):
+    """A limit that workers announced within a day, and how it is used now."""
+
+    limit: Limit
+    """As the actions declare it."""
+    actions: tuple[str, ...]
+    changed: str = ""
+    """What an operator allows instead, such as "5, 20/s"; empty if nobody has changed it."""
+    uses: tuple[KeyUse, ...] = ()
+    """The keys for which most places are waited for."""
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -368,26 +430,28 @@ class Declared(msgspec.Struct, frozen=True):
 
 @dataclass
 class LimitBook:
-    """The limits of one worker process, for all its partitions. `own` are those it declares.
+    """The limits that a worker process knows. All its partitions share this object.
 
-    `changed` are the values that an operator has set. `servers` has the name of the server that
-    last answered for each limit.
+    `own` are the limits that the process's actions declare.
     """
 
     own: Declared
     changed: Mapping[str, Limit] = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)
+    version: tuple[str, int] = ("", 0)
+    """The incarnation of the registry, and the version of its settings, that `changed` is of."""
 
     @property
     def is_empty(self) -> bool:
         """Whether no action of the process has a limit."""
         return not self.own.limits
 
-    def change(self, amounts: Mapping[str, str]) -> bool:
+    def change(self, amounts: Mapping[str, str], controls: Controls = NO_CONTROLS) -> bool:
         """Use other amounts for these limits: `{"mail": "5, 20/s"}`. Returns whether any changed.
 
-        All other limits allow what their actions declare.
+        All other limits allow what their actions declare. `controls` were read with the amounts.
         """
+        self.version = controls.incarnation, controls.version
         changed = {}
         for name, text in amounts.items():
             if limit := self.own.limits.get(name):
@@ -398,7 +462,7 @@ class LimitBook:
         return is_new
 
     def limit(self, name: str) -> Limit:
-        """Return a limit as it is in force."""
+        """Return a limit with the values that an operator has set, or else as it is declared."""
         return self.changed.get(name) or self.own.limits[name]
 
     def has_limits(self, action: str) -> bool:
@@ -412,7 +476,10 @@ class LimitBook:
         return tuple(need for need in needs if need.limit in own)
 
     def lane_for(self, lane: str, action: str, tenant: str, item: object) -> str:
-        """Return the lane of an item that was claimed from `lane`: the same if it has all needs."""
+        """Return the lane of an item that was claimed from `lane`.
+
+        This is `lane` itself if its name has all places that the item needs.
+        """
         names = self.own.actions.get(action, ())
         base, needs = lane_and_needs(lane)
         if {need.limit for need in needs} >= {*names}:
@@ -422,26 +489,56 @@ class LimitBook:
 
 
 class PlaceStore(Protocol):
-    """The homes of limits. Each limit is in a slot of its own, with all its keys."""
+    """The homes of limits: they grant places.
+
+    Each limit has a slot of its own, with all its keys.
+    """
 
     async def hold(self, request: HoldRequest) -> HoldAnswer:
-        """Record the state of a holder, renew its lease, and grant free places to it."""
+        """Record which places a holder has, renew its lease, and grant it free places."""
+
+    async def confirm(self, limit: str, server: str) -> None:
+        """Make the limit's home durable. From then on, it grants places at this server.
+
+        Without this, a fail-over could lose a home with all its grants, and the next server would
+        take the limit for one that nobody has used yet.
+        """
 
     async def free(self, process: str, limits: Sequence[str]) -> int:
-        """Free all places of a process that is dead. Returns how many places these were.
+        """Free all places of a process that is dead. Returns the number of these places.
 
-        `process` is the beginning of the names of its holders.
+        The names of all holders of the process begin with `process`.
         """
 
     async def use(self, limit: str, most: int) -> list[KeyUse]:
-        """Return how the keys of a limit are used, those with most waiting first."""
+        """Return how up to `most` keys of a limit are used, those with most waiting first."""
 
     async def declare(self, process: str, declared: Declared, ttl_ms: int) -> Declared:
-        """Announce the limits of a process for `ttl_ms`, and return all that are announced.
+        """Announce the limits of a process for `ttl_ms`, and return all announced limits.
 
-        A limit that another live process declares in another way stays as that process declares it:
-        the caller compares.
+        If another live process declares a limit in another way, that declaration stays: the caller
+        must compare the returned limits with its own.
         """
 
     async def declared(self) -> Declared:
         """Return the limits that workers announced within a day."""
+
+
+async def hold_places(store: PlaceStore, request: HoldRequest) -> HoldAnswer:
+    """Send a request to the home of a limit. If the home is new, confirm it first."""
+    answer = await store.hold(request)
+    if not answer.is_new:
+        return answer
+    await store.confirm(request.limit, answer.server)
+    return await store.hold(request)
+
+
+async def limits_in_use(store: PlaceStore, changed: Mapping[str, str], keys: int) -> list[LimitUse]:
+    """Return the announced limits, ordered by name, with up to `keys` keys of each."""
+    declared = await store.declared()
+    found = []
+    for name, limit in sorted(declared.limits.items()):
+        actions = tuple(sorted(each for each, names in declared.actions.items() if name in names))
+        uses = tuple(await store.use(name, keys))
+        found.append(LimitUse(limit, actions, changed.get(name, ""), uses))
+    return found

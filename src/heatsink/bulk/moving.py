@@ -32,9 +32,9 @@ from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.words import counted
 
-from .plan import HOME, Move, Place, QueuePlan, Spot, bare, named
+from .plan import HOME, Move, Place, PlaceMarks, QueuePlan, Spot, bare, named
 from .reconcile import Patience
-from .store import PlaceMarks, QueueStores
+from .store import QueueStores
 
 ANY_VERSION = 2**53  # of calls that a closed place does not refuse
 LOOK_S = 0.2
@@ -108,9 +108,10 @@ class Mover:
         return bare(url) == self._stores.home
 
     async def _next_plan(self, plan: QueuePlan, partition: int, to: str) -> QueuePlan | None:
-        """Return the next plan to store.
+        """Return the plan to store next, to move `partition` to the URL `to`.
 
-        None: the move continues. `plan` itself: the move is over.
+        Returns None if this move is under way and needs no new plan. Returns `plan` itself if the
+        partition is there already.
         """
         place, move = plan.place(partition), plan.moves.get(partition)
         is_mine = move is not None and to in (move.to, bare(move.to) if move.to else "")
@@ -139,16 +140,17 @@ class Mover:
             )
 
     async def _give_up(self, plan: QueuePlan, partition: int) -> None:
-        """Leave the partition where it is."""
+        """Store a plan in which the partition stays where it is."""
         place = plan.place(partition)
         await self._call(self._stores.fleet.change, plan.placed(partition, place.url))
 
     async def _copy(self, source: Spot, move: Move) -> AsyncIterator[MoveProgress]:
-        """Copy all parts that have ended to the new place, and adopt it.
+        """Copy all ended parts to the new place, and make the new place the partition's own.
 
-        The tombstone must be durable before the first copy: only then the old place cannot change
-        any more. All copies must be durable before the new place is adopted. If a server has lost
-        something meanwhile, return: the next turn begins again.
+        First the old place's mark that it gave the partition away must be durable: only then can
+        the old place not change any more. All copies must be durable before the new place takes
+        over. If a server has lost something meanwhile, this call returns, and the next turn of
+        `steps` begins again.
         """
         number, target = int(source), Spot(int(source), move.to, ANY_VERSION)
         if not await self._is_closed(source, move):
@@ -202,12 +204,16 @@ def _check_not_given_up(plan: QueuePlan, partition: int, to: str) -> None:
 
 
 def _any(place: Place, partition: int) -> Spot:
-    """Return the spot of calls to this very place, closed or not."""
+    """Return a spot whose calls this place executes, even if it gave the partition away."""
     return Spot(partition, place.url, ANY_VERSION)
 
 
 def _found_again(plan: QueuePlan, partition: int, to: str, marks: PlaceMarks) -> QueuePlan:
-    """Return the plan after the home has lost plans: the partition is where it was moved to."""
+    """Return the plan to store after the queue's home has lost its newest plans.
+
+    `marks`, which the old place keeps, say that the partition was moved to `to`: the returned plan
+    has it there.
+    """
     here = named(plan.place(partition).url)
     if named(to) not in (marks.to, here):
         raise Conflict(
@@ -219,7 +225,7 @@ def _found_again(plan: QueuePlan, partition: int, to: str, marks: PlaceMarks) ->
 
 
 def told(progress: MoveProgress) -> str:
-    """Return a line for people."""
+    """Return the progress of a move in words."""
     if progress.step == "draining":
         left = f"{counted(progress.items, 'item')} in {counted(progress.parts, 'part')}"
         return f"waiting until {left} have ended"

@@ -13,7 +13,7 @@ nobody runs them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -36,10 +36,11 @@ _SENTINEL_PORT = 26379
 
 
 class Spot(int):
-    """A partition's number, with the place at which the caller believes the partition to be.
+    """A partition's number, and where the caller believes the partition to be: `url` and `since`.
 
-    Routers turn numbers into spots, and stores below a router get spots. A plain number is a
-    partition at the queue's home that has never moved.
+    `since` is the version of the plan that put it there. Routers turn numbers into spots, and
+    stores below a router get spots. A plain number is a partition at the queue's home that has
+    never moved.
     """
 
     url: str
@@ -60,9 +61,9 @@ def spot_of(partition: int) -> Spot:
 
 
 class PlaceClosed(Unavailable):
-    """The partition is not at this place any more, or is about to leave it.
+    """The Redis that was asked has given the partition away, or is about to.
 
-    `version` is the version of the move, and `to` the new place without login.
+    `version` is the version of this move. `to` is the URL of the new place, without login.
     """
 
     def __init__(self, partition: int, version: int, to: str) -> None:
@@ -132,11 +133,11 @@ class QueuePlan(msgspec.Struct, frozen=True):
 
     @property
     def routes(self) -> tuple[dict[int, Place], dict[int, Move]]:
-        """What decides to which server a call goes, and where new parts go."""
+        """The fields that decide to which server a call goes, and where new parts go."""
         return self.places, self.moves
 
     def moving(self, partition: int, to: str) -> QueuePlan:
-        """Return the plan in which the partition gets no new parts, since it is to move."""
+        """Return the plan in which the partition gets no new parts, since it moves to `to`."""
         version = self.version + 1
         return replace(self, moves={**self.moves, partition: Move(to, version)}, version=version)
 
@@ -152,7 +153,10 @@ class QueuePlan(msgspec.Struct, frozen=True):
         return replace(self, partitions=partitions, high_water=most, version=self.version + 1)
 
     def reaching(self, partitions: int) -> QueuePlan:
-        """Return the plan with which workers serve at least `count` partitions."""
+        """Return the plan with which workers serve the first `partitions` partitions, or more.
+
+        Batches may have parts there if the server lost a plan with a higher `high_water`.
+        """
         most = max(self.high_water, partitions)
         return replace(self, high_water=most, version=self.version + 1)
 
@@ -266,3 +270,65 @@ def _wrong_place(number: int, mine: str, stored: str) -> str:
 def places_of(texts: Mapping[str, str]) -> dict[int, str]:
     """Return the places in settings from the command line or a file, by partition number."""
     return {partition_number(number): url for number, url in texts.items()}
+
+
+class Remains(msgspec.Struct, frozen=True):
+    """The answer of a place that was told to give its partition away.
+
+    The place refuses while anything remains: `parts` that have not ended, their `items`, or `ends`
+    of parts that were not reported to their batches yet. It also refuses if `is_target`: the move
+    goes to this very place. `closed` is the version of the newest move by which it gave the
+    partition away, or -1. `to` is the target of that move.
+    """
+
+    closed: int
+    parts: int = 0
+    ends: int = 0
+    items: int = 0
+    is_target: bool = False
+    to: str = ""
+
+
+class PlaceMarks(msgspec.Struct, frozen=True):
+    """What a Redis remembers of a partition's moves.
+
+    `moved` is the version of the newest move away from this Redis, and `to` its target. `prepared`
+    is the version of the newest move to this Redis. -1 means that there was no such move. The
+    caller asks for certain parts: `parts` says how many of them are here.
+    """
+
+    moved: int = -1
+    to: str = ""
+    prepared: int = -1
+    parts: int = 0
+
+
+class MoveStore(Protocol):
+    """What a move does to the old and the new place of a partition.
+
+    A call goes to the place in its `spot`, even if that place has given the partition away.
+    """
+
+    async def close_place(self, partition: int, version: int, to: str) -> Remains:
+        """Give the partition away to `to`, unless this place holds parts that have not ended.
+
+        From then on the place refuses all calls whose spot is not newer than `version`.
+        """
+
+    async def prepare(self, partition: int, version: int) -> int:
+        """Make the place ready to get the partition, and delete remains of an earlier stay there.
+
+        Returns the newest move that the place was prepared for; -1 if the place holds parts.
+        """
+
+    async def take_over(self, source: int, target: int, version: int) -> None:
+        """Copy what the old place (`source`) has counted and measured to the new place (`target`).
+
+        These are the partition's running totals and the measured times of actions.
+        """
+
+    async def finished(self, partition: int, start: int, limit: int) -> list[str]:
+        """Return a page of the ids of parts that have ended. An id is empty if the part is gone."""
+
+    async def copy(self, source: int, target: int, version: int, part: str) -> None:
+        """Copy a part that has ended, unless the new place has it."""

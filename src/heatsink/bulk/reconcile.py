@@ -37,18 +37,17 @@ from heatsink.errors import (
 )
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.owner import CLOSED, Owner
-from heatsink.primitives.retry import Pauses, Refused, Retrier
+from heatsink.primitives.retry import Pauses, Refused, Retrier, shortened
 
 from . import changes, flows
 from .actions import BUILT_IN
 from .batch import KEEP_MS, Batch, PartEnd, PartPlace, Span, chunks_in, total
-from .plan import PlaceClosed, QueuePlan, Spot
+from .plan import PlaceClosed, PlaceMarks, QueuePlan, Spot
 from .store import (
     Barrier,
     FleetStore,
     LivePart,
     PartCounts,
-    PlaceMarks,
     QueueStores,
     ServerHealth,
 )
@@ -61,7 +60,7 @@ FIRST_S = 3.0  # for a queue that has never answered: its URL is probably wrong
 HOPS_MAX = 4  # how often one call follows a partition that moves
 PARTITION_CALLS = frozenset(
     {
-        *("stage", "steer", "claim", "settle", "chores", "load", "part", "failures"),
+        *("stage", "steer", "control", "claim", "settle", "chores", "load", "part", "failures"),
         *("is_idle", "gaps", "live_parts", "record_of", "accept"),
     }
 )
@@ -120,13 +119,13 @@ class Patience:
 
         If the queue has never answered this process, the deadline is `FIRST_S` at most.
         """
-        error, passed_s = refused.error, refused.next_s - began_s
+        error, deadline_s = refused.error, shortened(self._deadline_s)
+        passed_s = refused.next_s - began_s
         if self._opening.is_open:
-            if passed_s > self._deadline_s:
-                raise Overloaded(
-                    f"the queue did not answer for {self._deadline_s:g} s ({error}): retry"
-                ) from error
-        elif passed_s > min(FIRST_S, self._deadline_s):
+            if passed_s > deadline_s:
+                said = f"the queue did not answer for {deadline_s:g} s ({error}): retry"
+                raise Overloaded(said) from error
+        elif passed_s > min(FIRST_S, deadline_s):
             never = Overloaded(_never_reached(error))
             never.add_note("nothing was accepted")
             raise never from error
@@ -201,7 +200,7 @@ class Router:
         raise Unavailable("the queue's partitions keep moving: retry later")
 
     async def _refresh(self, seen: QueuePlan | None) -> QueuePlan:
-        """Adopt the stored plan, unless another call has replaced the plan `seen` meanwhile."""
+        """Adopt the stored plan, unless another call has already replaced the plan `seen`."""
         async with self._turn:
             if self._plan is not None and self._plan is not seen:
                 return self._plan
@@ -231,7 +230,7 @@ class Router:
 
 
 class _RoutedCalls:
-    """Calls on partitions, sent to the right server. Other attributes are those of `below`."""
+    """The store `below`, but calls on partitions go to the partition's server."""
 
     def __init__(self, router: Router, below: object) -> None:
         self._router = router
@@ -247,7 +246,7 @@ class _RoutedCalls:
 
 
 class _RoutedFleet:
-    """The fleet's store. It keeps owners in the partitions, and follows each plan that it reads."""
+    """The fleet's store, but `own` goes to the partition's server. Adopts plans that it reads."""
 
     def __init__(self, router: Router, below: FleetStore) -> None:
         self._router = router
@@ -260,8 +259,8 @@ class _RoutedFleet:
         owned: bool = await self._router.call(self.below.own, partition, consumer, ttl_ms, workers)
         return owned
 
-    async def disown(self, partition: int, consumer: str) -> None:
-        await self._router.call(self.below.disown, partition, consumer)
+    async def disown(self, partition: int, consumer: str, mark: str = "") -> None:
+        await self._router.call(self.below.disown, partition, consumer, mark)
 
     async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
         found = await self.below.plan(default, keep)
@@ -366,22 +365,23 @@ class Reconciler:
             eta_s = None if left and batch.state == "paused" else 0.0
             return eta_s, changes.reason(batch, [batch.action])
         call, limits = self._patience.call, self._stores.limits
-        if reason := changes.reason(batch, await call(self._stores.fleet.offered)):
-            return None, reason
-        if reason := changes.waits_to_start(batch, now_ms(self._clock)):
+        offered, now = await call(self._stores.fleet.offered), now_ms(self._clock)
+        waits = changes.reason(batch, offered) or changes.waits_to_start(batch, now)
+        if reason := waits or changes.held_back(batch, counts):
             return None, reason
         rate = await call(limits.rate_of, batch.lane)
         start_ms = 0.0 if rate is None else (await call(limits.reserve, batch.lane, 0, 0)).then_ms
         ahead = changes.ahead_of(counts, left, rate, start_ms)
-        return changes.eta_s(batch, ahead, now_ms(self._clock)), changes.waits_for(ahead)
+        reason = changes.waits_for(ahead, batch, offered)
+        return changes.eta_s(batch, ahead, now_ms(self._clock)), reason
 
     # -- ends of parts ---------------------------------------------------------------------
 
     async def record_ends(self, partition: int, ends: Sequence[PartEnd]) -> list[PartEnd]:
         """Add the ends of parts of one partition to the records of their batches.
 
-        Returns the ends that the partition may forget: the end is durable in the batch's record,
-        and if the batch has ended, its callback is submitted.
+        Returns the ends that the partition may forget: the batch's record with the end is durable
+        and, if the batch has ended, its callback is submitted.
         """
         places = [PartPlace(end.part, partition, end.items) for end in ends]
         found = await self._patience.call(self._stores.barrier.parts, places)
@@ -556,7 +556,7 @@ def _log_losses(before: Batch, after: Batch) -> None:
 
 
 def _has_ended(counts: PartCounts | None, end: PartEnd) -> bool:
-    """Whether the part's counts show this end. They do not if Redis has lost its last writes."""
+    """Whether the part shows this end. It does not if Redis has lost its last writes."""
     if counts is None or counts.state != "finished":
         return False
     found = (counts.lap, counts.done, counts.failed, counts.cancelled)

@@ -153,7 +153,10 @@ def _places(parts: Sequence[PartPlace]) -> Iterator[_Place]:
 
 
 def _overlapping(places: Iterable[_Place]) -> Iterator[list[_Place]]:
-    """Group chunks whose items overlap. Only lost items that were submitted again cause this."""
+    """Group chunks that have items in common, so that each item's newest result is found.
+
+    Chunks overlap only if lost items were submitted again.
+    """
     group: list[_Place] = []
     end = -1
     for place in places:
@@ -169,7 +172,10 @@ def _overlapping(places: Iterable[_Place]) -> Iterator[list[_Place]]:
 async def _read(
     parts: Sequence[PartPlace], places: Sequence[_Place], ask: Ask, with_items: bool
 ) -> dict[_Place, KeptChunk]:
-    """Read chunks, from all their parts at the same time. Returns those that the answers had."""
+    """Ask all parts for these chunks at the same time. Returns the chunks that were in the answers.
+
+    An answer may be short: it ends when it reaches its maximum size.
+    """
     by_part = {part: list(each) for part, each in groupby(sorted(places, key=_part), key=_part)}
     answers = await asyncio.gather(
         *(_ask_part(parts[part], each, ask, with_items) for part, each in by_part.items())
@@ -196,9 +202,9 @@ def _in_order(
     found: dict[_Place, KeptChunk],
     with_items: bool,
 ) -> Iterator[KeptResult]:
-    """Return the results of overlapping chunks.
+    """Return the results of chunks that have items in common, in the order of the items.
 
-    Of a moved item, the result in its new part counts.
+    If an item was lost and submitted again, it counts in its new part.
     """
     results: dict[int, KeptResult] = {}
     for place in group:

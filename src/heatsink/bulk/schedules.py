@@ -102,7 +102,10 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """A time of a schedule that has come. If not `starts`, it was missed and is skipped."""
+    """A time of a schedule that has come.
+
+    If `starts` is false, the time was missed and is skipped.
+    """
 
     time_ms: int
     starts: bool
@@ -196,7 +199,8 @@ def last_start_in(view: View, name: str) -> LastStart | None:
 class Schedules:
     """`hs.schedules`: batches that start by themselves at certain times.
 
-    The leader of the coordinators submits the batches, so a coordinator must run::
+    The leader of the coordinators submits the batches, so a coordinator must run. A name that no
+    schedule has raises `NotFound`; only `set` accepts a new one::
 
         await hs.schedules.set("report", "send", cron="0 9 * * MON-FRI", zone="Europe/Berlin")
         print(hs.schedules.get("report").next_ms)
@@ -228,7 +232,10 @@ class Schedules:
         """
         found = schedules_in(self._registry.view).get(name)
         if found is None:
-            raise NotFound(f"there is no schedule {shown(name)}: hs.schedules.all() lists them")
+            raise NotFound(
+                f"there is no schedule {shown(name)}: `heatsink schedules list` and "
+                "hs.schedules.all() show all"
+            )
         last = last_start_in(self._registry.view, name)
         after_ms = max(self._now_ms(), last.time_ms if last else 0)
         batch = last.batch if last else ""
@@ -246,12 +253,14 @@ class Schedules:
         by: str = "",
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleStatus:
-        """Add a schedule, or change the one with this name. It needs `every` or `cron`.
+        """Add a schedule, or replace the one with this name. It needs `every` or `cron`.
 
+        What is not given has its default value again. Only a pause stays: `resume` ends it.
         Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch has
         one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
         value, and for an action that no worker has announced, if workers have announced any. Raises
-        `Overloaded` if the queue does not answer::
+        `Conflict` if there are 1,000 schedules already, and `Overloaded` if the queue does not
+        answer::
 
             await hs.schedules.set("tidy", "delete-old", [{"days": 30}], every=3600)
         """
@@ -264,7 +273,8 @@ class Schedules:
             if each and self._check_known is not None:
                 wanted = Batch(BATCH_ID + name, each, checked.tenant, self._now_ms())
                 await self._check_known(wanted)
-        await self._publish(replace(checked, by=by or self._name), reason)
+        is_paused = name in known and known[name].paused
+        await self._publish(replace(checked, by=by or self._name, paused=is_paused), reason)
         return self.get(name)
 
     async def pause(self, name: str, *, reason: str = "paused") -> None:
@@ -298,7 +308,7 @@ class Schedules:
 def _checked(
     name: str, action: str, items: Sequence[Any] | None, options: ScheduleOptions
 ) -> Schedule:
-    check_names("set()", options, ScheduleOptions.__annotations__)
+    check_names("set()", options, ("items", "reason", "by", *ScheduleOptions.__annotations__))
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InvalidSetting(
             "name must be 1 to 100 characters of A-Z a-z 0-9 _ . - and begin with a letter or "

@@ -1,4 +1,4 @@
-"""The settings of the queue of bulk actions."""
+"""The settings of the queue of bulk actions, and of a worker."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from .limits import parse_amounts
 
 PARTITIONS_MAX = 1_024
 REPLICAS_MAX = 100
+WORKERS_MAX = 10_000
+HANDLER_PROCESSES_MAX = 1_000
 Durability = Literal["fsync", "relaxed"]
 
 
@@ -55,6 +57,10 @@ class BulkSettings(CheckedStruct, frozen=True):
     limits: Mapping[str, str] = {}
     """Limits with other values than the actions declare: `{"mail": "5, 20/s"}` allows at most 5
     running and 20 starts per second. `"0"` stops all items that need a place at the limit."""
+    paused_tenants: Mapping[str, bool] = {}
+    """Tenants whose items do not start: `{"acme": True}`. Only the deployment's setting counts."""
+    paused_actions: Mapping[str, bool] = {}
+    """Actions whose items do not start: `{"mail": True}`. Only the deployment's setting counts."""
     webhooks: tuple[str, ...] = ()
     """URL prefixes that may be called when a batch is done: a host, or the start of a path."""
 
@@ -73,3 +79,41 @@ class BulkSettings(CheckedStruct, frozen=True):
         for name, text in self.limits.items():
             parse_amounts(f"limits[{name!r}]", text)
         check_prefixes("webhooks", self.webhooks)
+
+
+class ConsumerSettings(CheckedStruct, frozen=True):
+    """The settings of `hs.worker(actions, …)`, such as `workers=16`."""
+
+    workers: int = 8
+    """Workers in each partition, until a coordinator sets another number."""
+    workers_max: int = 256
+    """Maximum number of workers in one partition."""
+    lease_s: float = 10.0
+    """Seconds of the lease on claimed items. If it is not renewed, other workers get the items."""
+    member_s: float = 5.0
+    """Seconds of the lease on partitions. If it is not renewed, other processes get the partitions.
+    """
+    grace_s: float = 8.0
+    """How long running items may take to finish after `stop`."""
+    partitioned: bool = True
+    """The same setting as in `BulkSettings`."""
+    concurrency: int | None = None
+    """Maximum number of handlers that run at once in this process; None means no such maximum."""
+    handler_processes: int | None = None
+    """Maximum number of processes for handlers with `process=True`; None means one for each CPU."""
+    mark: str = ""
+    """Text with which the ids of this process's leases begin. A parent gives each process that it
+    starts another mark, which nobody else uses. When a process dies, the parent ends its leases."""
+
+    def __post_init__(self) -> None:
+        check_kind("mark", self.mark, str)
+        check_whole("workers", self.workers, 1, WORKERS_MAX)
+        check_whole("workers_max", self.workers_max, self.workers, WORKERS_MAX)
+        check_number("lease_s", self.lease_s, 0.1, 3_600)
+        check_number("member_s", self.member_s, 0.1, 3_600)
+        check_number("grace_s", self.grace_s, 0, 3_600)
+        check_kind("partitioned", self.partitioned, bool)
+        if self.concurrency is not None:
+            check_whole("concurrency", self.concurrency, 1, WORKERS_MAX)
+        if self.handler_processes is not None:
+            check_whole("handler_processes", self.handler_processes, 1, HANDLER_PROCESSES_MAX)

@@ -11,8 +11,8 @@ While calls are under way, further submissions wait and share the next call: its
 for the disk are divided among them. All items of a call go to one partition, and calls take the
 partitions in turn.
 
-Whatever else a batch may have, such as a rate or limits, goes the general way (`bulk/submit.py`).
-So does a batch whose id has a record, which may have been accepted before.
+A batch goes the general way (`bulk/submit.py`) if its id has a record, since it may have been
+accepted before. So does a batch with a rate that its lane does not have yet.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from collections.abc import Awaitable, Callable, Collection
 from random import Random
 from typing import Any, NamedTuple
 
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from heatsink.primitives.clock import Clock, now_ms
 
 from . import changes
 from .actions import Announcements
 from .batch import Batch, PartPlace, digest_of, encoded, packed, plain
+from .flows import actions_of
+from .groups import counting
+from .limits import lane_with, needs_of
 from .plan import QueuePlan
 from .reconcile import Patience, check_known
 from .store import Chunk, QueueStores, Single
@@ -39,20 +42,14 @@ CALLS_MAX = 2  # concurrent calls: what comes later waits for the next one
 GROUP_MAX = 100  # items per call; a full group does not wait for other calls
 ANNOUNCED_S = 5.0  # how old a process's list of known actions may be
 PLAN_S = 1.0  # how old a process's copy of the plan may be
-OPTIONS = frozenset(
-    {
-        *("id", "action", "tenant", "submitted_ms", "priority", "weight", "on_done", "trace"),
-        *("start_ms", "fingerprint"),
-    }
-)
-_OTHERS = [(field.name, field.default) for field in fields(Batch) if field.name not in OPTIONS]
 
 
 class Waiting(NamedTuple):
-    """A submission that waits for its call."""
+    """A submission that waits for its call. The item's `lane` names its places at limits."""
 
     batch: Batch
     body: bytes
+    lane: str
     answer: asyncio.Future[Batch | None]
 
 
@@ -76,6 +73,7 @@ class Singles:
         self._rng = rng
         self._waiting: deque[Waiting] = deque()
         self._calls: set[asyncio.Task[None]] = set()
+        self._serving = 0  # calls that look at `_waiting` again: a task is done only later
         self._plan: QueuePlan | None = None
         self._plan_s = float("-inf")
         self._turn = rng.getrandbits(16)
@@ -90,44 +88,63 @@ class Singles:
         unknown.
         """
         batch = await self._limits.added(batch)
-        if any(getattr(batch, name) != default for name, default in _OTHERS):
-            return None
         item = plain(item)
         if is_named:
             batch = replace(batch, fingerprint=fingerprint_of(item))
         await self._check_known(batch)
         body = packed(0, [encoded(0, item)])
         answer: asyncio.Future[Batch | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(batch, body, answer))
-        if len(self._calls) < CALLS_MAX or len(self._waiting) >= GROUP_MAX:
+        lane = batch.lane
+        if batch.limits:
+            needs = needs_of(counting(batch), batch.action, batch.tenant, item)
+            lane = lane_with(lane, needs)
+        self._waiting.append(Waiting(batch, body, lane, answer))
+        if self._serving < CALLS_MAX or len(self._waiting) >= GROUP_MAX:
+            self._serving += 1
             call = asyncio.ensure_future(self._serve())
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
         return await answer
 
     async def _check_known(self, batch: Batch) -> None:
-        """Check the actions of a batch, as seldom as the list of known actions has to be read."""
+        """Raise `InvalidSetting` if no worker has announced an action of the batch.
+
+        The list of announced actions is read as seldom as possible.
+        """
         now_s = self._clock.monotonic_s()
         is_fresh = now_s - self._announced_s < ANNOUNCED_S
-        if not is_fresh or batch.on_done or batch.action not in self._announced:
-            self._announced = await check_known(self._stores, self._patience, batch)
-            self._announced_s = now_s
+        is_known = batch.action in self._announced
+        if batch.then or batch.otherwise:
+            is_known &= all(action in self._announced for _, action in actions_of(batch))
+        if not is_fresh or batch.on_done or not is_known:
+            before_s, self._announced_s = self._announced_s, now_s  # of many callers, one reads
+            try:
+                self._announced = await check_known(self._stores, self._patience, batch)
+            except BaseException:
+                self._announced_s = before_s
+                raise
 
     async def _serve(self) -> None:
-        while self._waiting:
-            count = min(len(self._waiting), GROUP_MAX)
-            taken = [self._waiting.popleft() for _ in range(count)]
-            group = [each for each in taken if not each.answer.done()]
-            try:
-                accepted = await self._call(group)
-            except Exception as error:  # any error goes to the waiting callers
-                for each in group:
-                    if not each.answer.done():
-                        each.answer.set_exception(error)
-                continue
-            for each, batch in zip(group, accepted, strict=True):
+        try:
+            while self._waiting:
+                await self._serve_group()
+        finally:
+            self._serving -= 1
+
+    async def _serve_group(self) -> None:
+        count = min(len(self._waiting), GROUP_MAX)
+        taken = [self._waiting.popleft() for _ in range(count)]
+        group = [each for each in taken if not each.answer.done()]
+        try:
+            accepted = await self._call(group)
+        except Exception as error:  # any error goes to the waiting callers
+            for each in group:
                 if not each.answer.done():
-                    each.answer.set_result(batch)
+                    each.answer.set_exception(error)
+            return
+        for each, batch in zip(group, accepted, strict=True):
+            if not each.answer.done():
+                each.answer.set_result(batch)
 
     async def _call(self, group: list[Waiting]) -> list[Batch | None]:
         partition = await self._next_partition()
@@ -155,7 +172,7 @@ class Singles:
     def _single(self, waiting: Waiting, partition: int) -> Single:
         batch, body = waiting.batch, waiting.body
         generation = f"{self._rng.getrandbits(64):016x}"
-        part = part_of(batch, generation, partition)
+        part = part_of(batch, generation, partition, bool(batch.limits), waiting.lane)
         place = PartPlace(part.id, partition, 1, digest_of(body), ((0, 1, 1),))
         now = now_ms(self._clock)
         record = changes.sealed(batch, generation, [place], now, batch.fingerprint).next()

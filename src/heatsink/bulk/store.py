@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from heatsink.registry.decisions import SoftStore
 
 from .batch import Batch, Gap, PartEnd, PartPlace, Rate
+from .controls import NO_CONTROLS, Controls, ControlStore
 from .limits import Offer, PlaceStore
-from .plan import QueuePlan
+from .plan import MoveStore, PlaceMarks, QueuePlan
 
 Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry", "limit"]
 PartState = Literal["staged", "ready", "paused", "cancelled", "finished"]
@@ -60,7 +61,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Single(msgspec.Struct, frozen=True):
-    """A batch of one item: its sealed record, its only part, and the part's only chunk."""
+    """A batch of one item: its complete record, its only part, and the part's only chunk."""
 
     record: Batch
     part: Part
@@ -73,7 +74,9 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     `grants` says how many items of each rate-limited lane to claim. `attempt` names the claim: it
     is random, unguessable and used only once. `unanswered` are the names of earlier claims of this
     owner whose answers never arrived. The items of these claims do not run, so the store takes the
-    items back.
+    items back. A partition that has lost its controls, for example in a fail-over, hands out
+    nothing: compare `Claimed.controlled`. A slice has at most `each_max` items; 0 means no such
+    maximum.
     """
 
     owner: str
@@ -82,6 +85,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     lease_ms: int
     grants: dict[str, int] = msgspec.field(default_factory=dict)
     unanswered: list[str] = msgspec.field(default_factory=list)
+    controls: Controls = NO_CONTROLS
+    each_max: int = 0
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -114,10 +119,11 @@ class LaneDepth(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """The result of a claim. `owned` is False if another consumer owns the partition.
+    """The answer to a claim. `owned` is False if another consumer owns the partition.
 
-    `more` says that items are left to claim now. `wake_ms` is the time until the next delayed item
-    is due; None if no item is delayed.
+    `more` says that further items could be claimed now. `wake_ms` is the time until the next
+    delayed item is due; None if no item is delayed. `controlled` is False if the partition has lost
+    its controls: the consumer must call `control` before it gets items.
     """
 
     owned: bool
@@ -125,10 +131,11 @@ class Claimed(msgspec.Struct, frozen=True):
     lanes: list[LaneDepth]
     more: bool
     wake_ms: int | None
+    controlled: bool = True
 
 
 class Setback(msgspec.Struct, frozen=True):
-    """Why one item of a slice is not done. An item that is retried waits for `delay_ms` first.
+    """Why one item of a slice is not done. If it is retried, it first waits for `delay_ms`.
 
     If `counted` is false, the attempt does not count for `max_attempts`.
     """
@@ -158,9 +165,8 @@ class Outcome(msgspec.Struct, frozen=True):
 class PartCounts(msgspec.Struct, frozen=True):
     """The counts of a part in its partition.
 
-    `lost` counts items whose chunk was found missing when they were claimed. `digest` is the sum of
-    the checksums of the `chunks` chunks that were staged. `recorded` is the version of the copy of
-    the batch's record that the part carries.
+    `lost` items were found missing when they were claimed. `digest` is the sum of the checksums of
+    the `chunks` that were staged. `recorded` is the version of the part's copy of the record.
     """
 
     state: PartState
@@ -178,6 +184,8 @@ class PartCounts(msgspec.Struct, frozen=True):
     backing_off: int = 0
     """Delayed items that are not due yet. The last of these items is due in `backoff_ms`."""
     backoff_ms: int = 0
+    held: Literal["", "tenant", "action"] = ""
+    """Which of the two is paused, if the part is held back."""
 
     @property
     def waiting(self) -> int:
@@ -193,9 +201,9 @@ class LivePart(msgspec.Struct, frozen=True):
 
 
 class FailedItem(msgspec.Struct, frozen=True):
-    """A failed item: the item at `offset` in the chunk `body`, which is empty if it was lost.
+    """A failed item: number `offset` in the chunk `body`. An empty `body` means a lost chunk.
 
-    To get the next page of failures, pass the `place` of the last item as `after`.
+    Failures are listed in pages: pass the `place` of a page's last item as `after` to get the next.
     """
 
     place: str
@@ -206,9 +214,9 @@ class FailedItem(msgspec.Struct, frozen=True):
 
 
 class KeptChunk(msgspec.Struct, frozen=True):
-    """The results kept for a chunk: for each done item its offset, its lap, and its result.
+    """The kept results of a chunk: `(offset in the chunk, lap, result)` for each item that is done.
 
-    `body` is the chunk, or empty if the caller did not ask for it or the chunk is gone.
+    `body` is the chunk. It is empty if the caller did not ask for it, or if the chunk is gone.
     """
 
     number: int
@@ -217,7 +225,7 @@ class KeptChunk(msgspec.Struct, frozen=True):
 
 
 class Chores(msgspec.Struct, frozen=True):
-    """Work for a partition's owner: ends of parts to report, and stale parts to check."""
+    """What a partition's owner has to do: report these ends of parts, check these stale parts."""
 
     ends: list[PartEnd]
     stale: list[tuple[str, str, int]]
@@ -249,18 +257,18 @@ class PartitionLoad(msgspec.Struct, frozen=True):
 
 
 class LoadStore(Protocol):
-    """What a partition has to do."""
+    """How much work a partition has."""
 
     async def load(self, partition: int) -> PartitionLoad: ...
 
     async def is_idle(self, partition: int) -> bool:
         """Return whether the partition has no work: no part to run, to report or to clear.
 
-        This is the cheapest call of all. A place that gave the partition away is idle.
+        A place that gave the partition away is idle.
         """
 
 
-class QueueStore(LoadStore, Protocol):
+class QueueStore(LoadStore, ControlStore, Protocol):
     """The partitions: parts, claims and outcomes."""
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
@@ -294,11 +302,11 @@ class QueueStore(LoadStore, Protocol):
     ) -> list[str]:
         """Record outcomes, and renew the leases of the attempts in `beats` for `lease_ms`.
 
-        Returns the attempts whose lease was lost.
+        Returns the attempts whose lease had ended before.
         """
 
     async def chores(self, partition: int, reported: Sequence[PartEnd]) -> Chores:
-        """Forget the ends that the owner has `reported`, and return the work that is left."""
+        """Drop the ends that the owner has `reported`, and return what it still has to do."""
 
     async def part(self, partition: int, part: str) -> PartCounts | None: ...
 
@@ -309,10 +317,11 @@ class QueueStore(LoadStore, Protocol):
     async def results(
         self, partition: int, part: str, chunks: Sequence[tuple[int, int]], with_items: bool
     ) -> list[KeptChunk]:
-        """Return the results kept for these chunks of a part: each a number and a count of items.
+        """Return the kept results of some chunks of a part.
 
-        Stops after the chunk with which the answer reaches `RESULTS_PAGE_BYTES`, so the list may be
-        shorter than `chunks`. It is empty if there is no such part.
+        `chunks` has (number of the chunk, number of its items) of each. The answer stops after the
+        chunk with which it reaches `RESULTS_PAGE_BYTES`, so it may be shorter than `chunks`. It is
+        empty if there is no such part.
         """
 
 
@@ -320,16 +329,17 @@ class SingleStore(Protocol):
     """Batches of one item. Each is accepted as a whole by one atomic call.
 
     When a worker reports the item as done, the partition also ends the batch's record, in the same
-    call (`changes.concluded`), and forgets the part.
+    call (`changes.concluded`), and forgets the part. If the part has the item's result, the
+    partition keeps the part as long as the record.
     """
 
     async def accept(self, partition: int, singles: Sequence[Single]) -> list[bool]:
         """Store each record, and release its part. Return when all of this is durable.
 
-        Returns for each batch whether it was accepted. A batch is not accepted in three cases:
-        another record has its id, its lane has a rate limit, or its partition is not on the
-        record's server. The caller then submits the batch in the general way. A repeated call
-        returns the same answers.
+        If a batch's lane has a rate limit, its part is limited. Returns for each batch whether it
+        was accepted. A batch is not accepted in three cases: another record has its id, its lane is
+        not limited to the batch's rate, or its partition is not on the record's server. The caller
+        then submits the batch in the general way. A repeated call returns the same answers.
         """
 
 
@@ -381,11 +391,11 @@ class BatchStore(Protocol):
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """Booked start times of a lane, in groups (*grants*) of `size` items.
+    """Booked start times of a lane: one grant, of `size` items, for each number in `wait_ms`.
 
-    Each number in `wait_ms` says in how many milliseconds the items of one grant may start. A start
-    time that is not used soon expires. `now_ms` is the time in the limit's home slot. The next free
-    start time is in `then_ms` milliseconds.
+    The items of a grant may start when these milliseconds have passed. A start time that is not
+    used soon expires. `now_ms` is the time in the limit's home slot. The next start time that
+    nobody has booked is in `then_ms`.
     """
 
     size: int
@@ -398,7 +408,10 @@ class LimitStore(Protocol):
     """Rate limits. Each is kept in one home slot, so that all partitions and workers share it."""
 
     async def declare(self, lane: str, rate: Rate | None) -> None:
-        """Set the declared rate of a lane; None removes it. A rate found by `refused` stays."""
+        """Set the rate that a lane was submitted with; None removes it.
+
+        A rate that was found because a downstream service refused items (`refused`) stays.
+        """
 
     async def reserve(
         self, lane: str, starts: int, ahead_ms: int, late_ms: float = LATE_MS
@@ -414,7 +427,7 @@ class LimitStore(Protocol):
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
         """Record that a downstream service refused items, and probe for a rate that it accepts.
 
-        `started_per_s` is the rate at which items were started.
+        Items were started at the rate `started_per_s`.
         """
 
     async def rate_of(self, lane: str) -> float | None:
@@ -422,7 +435,7 @@ class LimitStore(Protocol):
 
 
 class PlanStore(Protocol):
-    """The queue's plan, in its home."""
+    """The queue's plan."""
 
     async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
         """Return the stored plan, or `default` if there is none. With `keep`, store `default`."""
@@ -437,13 +450,20 @@ class PlanStore(Protocol):
         """Note that this version of the plan is durable."""
 
 
+class Roll(NamedTuple):
+    """All members of the queue, and the actions that they offer, each sorted."""
+
+    members: list[str]
+    offered: list[str]
+
+
 class FleetStore(PlanStore, Protocol):
     """Membership of consumers, ownership of partitions, and the plan."""
 
-    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
+    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> Roll:
         """Make the consumer a member for `ttl_ms`, or renew its membership for this time.
 
-        `actions` are the actions that the consumer offers. Returns all members, sorted.
+        `actions` are the actions that the consumer offers.
         """
 
     async def leave(self, consumer: str) -> None: ...
@@ -461,70 +481,26 @@ class FleetStore(PlanStore, Protocol):
         consumer owns the partition.
         """
 
-    async def disown(self, partition: int, consumer: str) -> None: ...
+    async def disown(self, partition: int, consumer: str, mark: str = "") -> None:
+        """Give the partition up, if the consumer owns it.
 
-
-class Remains(msgspec.Struct, frozen=True):
-    """What stops a place from giving its partition away.
-
-    `closed` is the version of the newest move with which the place gave the partition away; -1 if
-    it never did. `to` is the target of that move. `is_target` says that this place itself was
-    prepared to get the partition.
-    """
-
-    closed: int
-    parts: int = 0
-    ends: int = 0
-    items: int = 0
-    is_target: bool = False
-    to: str = ""
-
-
-class PlaceMarks(msgspec.Struct, frozen=True):
-    """What a place remembers of moves: `moved` is the newest move away from it, to `to`.
-
-    `prepared` is the newest move to this place. Both are versions; -1 means none. `parts` is the
-    number of parts at this place, of those that the caller asked for.
-    """
-
-    moved: int = -1
-    to: str = ""
-    prepared: int = -1
-    parts: int = 0
-
-
-class MoveStore(Protocol):
-    """Moves of partitions. A call goes to the place in its `spot`, even a closed one."""
-
-    async def close_place(self, partition: int, version: int, to: str) -> Remains:
-        """Give the partition away to `to`, unless this place holds parts that have not ended.
-
-        From then on the place refuses all calls whose spot is not newer than `version`.
+        With `mark`, also end the leases of all attempts whose names begin with it. The consumer
+        must be dead: these items are then given to other workers.
         """
-
-    async def prepare(self, partition: int, version: int) -> int:
-        """Make the place ready to get the partition, and delete remains of an earlier stay there.
-
-        Returns the newest move that the place was prepared for; -1 if the place holds parts.
-        """
-
-    async def take_over(self, source: int, target: int, version: int) -> None:
-        """Give the new place the running totals and the measured times of actions."""
-
-    async def finished(self, partition: int, start: int, limit: int) -> list[str]:
-        """Return a page of the ids of parts that have ended. An id is empty if the part is gone."""
-
-    async def copy(self, source: int, target: int, version: int, part: str) -> None:
-        """Copy a part that has ended, unless the new place has it."""
 
 
 class Bell(Protocol):
-    """Wakes consumers. A notification may get lost, so consumers also poll the store."""
+    """Wakes consumers when there is work.
+
+    A notification may get lost, so consumers also poll the store.
+    """
 
     async def wait(self, timeout_s: float) -> set[int]:
-        """Wait until a part is released or resumed, or a place is offered, at most `timeout_s`.
+        """Wait at most `timeout_s` until a part is released or resumed, or a place at a limit is
+        free.
 
-        Returns the partitions in which parts were released or resumed since the last call.
+        Returns the partitions in which parts were released or resumed since the last call. `offers`
+        returns the places.
         """
 
     def offers(self) -> list[Offer]:
@@ -560,7 +536,7 @@ class Barrier(Protocol):
         """Return the stored plan; None if there is none."""
 
     async def place(self, partition: int, parts: Sequence[str] = ()) -> PlaceMarks:
-        """Return what the partition's place remembers of moves, and how many of `parts` it has."""
+        """Return what the partition's Redis remembers of moves, and how many of `parts` it has."""
 
 
 async def _nothing() -> None:

@@ -79,9 +79,9 @@ CONFIRMS_MAX = 20  # failed confirmations in a row before the submission gives u
 FRESH_S = 15.0  # how often a submission renews its record and parts
 LEFT_MS = 120_000  # a record not renewed for so long is abandoned
 LEFT_BEHIND = "the submission stopped halfway"
-TEXT_MAX = 256
-PRIORITY_MAX = 1_000
+TEXT_MAX, PRIORITY_MAX = 256, 1_000
 AHEAD_S_MAX = 366 * 86_400.0
+SUBMIT_NAMES = ("tenant", "priority", "rate", "id", "on_done", "spread")
 
 Spread = tuple[int, str]
 """A part of a submission: its partition and its lane."""
@@ -101,7 +101,7 @@ class BatchOptions(FlowOptions, total=False):
 
 def check_options(options: BatchOptions, now_ms: int) -> dict[str, Any]:
     """Return the fields of the record that these options set. Raises `InvalidSetting`."""
-    check_names("submit()", options, BatchOptions.__annotations__)
+    check_names("submit()", options, [*SUBMIT_NAMES, *BatchOptions.__annotations__])
     start_ms = start_of(options.get("at"), options.get("delay"), now_ms)
     has_more = options.keys() & FlowOptions.__annotations__.keys()
     return {"start_ms": start_ms, **(flow_by(options) if has_more else {})}
@@ -259,7 +259,7 @@ class Submission:
             )
 
     async def _stage(self, block: list[Packed], lane: str = "") -> None:
-        """Send chunks to a part. Chunks of one group go to one partition."""
+        """Send chunks to a part. A group's `lane` decides its partition."""
         partition = of_group(self._shard, lane) if lane else await self._next_partition()
         spread = partition, lane or self._lane
         staged = self._staged.setdefault(spread, Staged())
@@ -411,7 +411,7 @@ class Submission:
         return changes.sealed(known, self._generation, self._places(), now, fingerprint)
 
     async def _reopened(self) -> Batch:
-        """Create the record again. Its server lost it before any caller knew that it was sealed."""
+        """Create the record again. Its server lost it before the call had returned."""
         if self._restores:
             raise Overloaded(f"the queue lost the record of batch {self._batch.id!r}")
         return await self._patience.call(self._stores.batches.open, self._batch)
@@ -566,7 +566,7 @@ async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Ba
 
 
 def is_left_behind(batch: Batch, at_ms: int) -> bool:
-    """Return whether the submitter is presumed dead: the record was not renewed for `LEFT_MS`."""
+    """Return whether the submitter seems dead: it has not renewed the record for `LEFT_MS`."""
     return batch.state == "open" and at_ms - max(batch.submitted_ms, batch.renewed_ms) > LEFT_MS
 
 

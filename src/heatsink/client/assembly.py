@@ -7,10 +7,11 @@ when the client is opened, not when it is constructed, because the process may f
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from os import getpid
 from random import Random
 from socket import gethostname
@@ -176,18 +177,7 @@ class Assembly:
             plan.hooks,
         )
         self.schedules = Schedules(registry, self.name, owner, self.queue.check_known)
-        self.coordination = Coordination(
-            stores,
-            registry,
-            CoordinationSettings(
-                self.name, settings.rules, settings.near, settings.report, settings.lease_s
-            ),
-            NearDecisions(self.reading.near_keys, self.reading.soft),
-            self._make_loops,
-            clock,
-            backoff,
-            plan.hooks,
-        )
+        self.coordination = self._make_coordination(settings)
         self.explainer = Explainer(
             registry,
             backoff,
@@ -195,6 +185,30 @@ class Assembly:
             tracker,
             self.reading.near_keys,
         )
+
+    def _make_coordination(self, settings: Settings) -> Coordination:
+        return Coordination(
+            self.stores,
+            self.registry,
+            CoordinationSettings(
+                self.name,
+                settings.rules,
+                settings.near,
+                settings.report,
+                settings.lease_s,
+                settings.dedicated,
+            ),
+            NearDecisions(self.reading.near_keys, self.reading.soft),
+            self._make_loops,
+            self._clock,
+            self.backoff,
+            self._hooks,
+        )
+
+    @cached_property
+    def table_counts(self) -> Counter[str]:
+        """What a door or an attachment counts of requests on declared tables (`door/core.py`)."""
+        return Counter()
 
     def _make_loops(self, leader: Leader) -> list[Turn]:
         """Make the leader's loops for the queue's workers and, if one is set, for a cluster."""
@@ -248,7 +262,7 @@ class Assembly:
                 self.tracker.adopt(settings.alarm_units)
                 reporter.adopt(settings.report)
                 self.coordination.adopt(settings.rules, settings.near, settings.report)
-                self.queue.adopt(settings)
+                self.queue.adopt(settings, self.deployment.controls)
                 if self.cluster is not None:
                     self.cluster.adopt(settings.slots)
                 self.deployment.warn_of_differences(self._settings.coordinate)
@@ -258,7 +272,7 @@ class Assembly:
         self.tasks.append(asyncio.ensure_future(self._keep_running(name, work)))
 
     async def _keep_running(self, name: str, work: Work) -> None:
-        """Restart background work after an unexpected error, since calls depend on it."""
+        """Run background work, and restart it after an unexpected error: calls depend on it."""
         while True:
             try:
                 await work()

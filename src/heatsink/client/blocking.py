@@ -92,20 +92,23 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
         async def __aexit__(self, *_: object) -> None: ...
 
     def close(self) -> None:
-        """Close the client; calls that other threads are waiting for end with `Closed`."""
+        """Close the client; calls that other threads are waiting for end with `Closed`.
+
+        The end of `with` does this: `hs.close()`
+        """
         self._loop.end(self._part.close)
         if self._reads is not None:
             self._reads.close()
 
     @property
     def log(self) -> BlockingLog:
-        """Logs: conversations, feeds, audit trails."""
+        """Logs: conversations, feeds, audit trails: `hs.log.append("conv_1", b"hello")`"""
         self._loop.check()
         return BlockingLog(self._loop, self._part.log)
 
     @property
     def counters(self) -> BlockingCounters:
-        """Counters for many concurrent writers."""
+        """Counters for many concurrent writers: `hs.counters.add("video:42:views", 1)`"""
         self._loop.check()
         return BlockingCounters(self._loop, self._part.counters)
 
@@ -113,7 +116,8 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
     def reads(self) -> BlockingReads:
         """A cache for hot reads. Simultaneous readers of a key share one call of your function.
 
-        In this client your function is a plain function, not an `async def`.
+        In this client your function is a plain function, not an `async def`:
+        `hs.reads.get("product:7", load)`
         """
         self._loop.check()
         if self._reads is None:
@@ -122,25 +126,31 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
 
     @property
     def bulk(self) -> BlockingBulk:
-        """Bulk actions; the first call opens the queue."""
+        """Bulk actions; the first call opens the queue: `hs.bulk.submit("resize", items)`"""
         self._loop.check()
         return self._bulk
 
     @property
     def timelines(self) -> BlockingTimelines:
-        """Follows, posts and home timelines."""
+        """Follows, posts and home timelines: `hs.timelines.home("ada")`"""
         self._loop.check()
         return self._timelines
 
     @property
     def settings(self) -> BlockingDeploymentSettings:
-        """The settings of the whole deployment, and the values in force in this process."""
+        """The settings of the whole deployment, and the values in force in this process.
+
+        `hs.settings.get("rules.buckets_max").value`
+        """
         self._loop.check()
         return BlockingDeploymentSettings(self._loop, self._part.settings)
 
     @property
     def schedules(self) -> BlockingSchedules:
-        """Schedules: batches that start by themselves at certain times."""
+        """Schedules: batches that start by themselves at certain times.
+
+        `hs.schedules.set("tidy", "delete-old", [{"days": 30}], every=3600)`
+        """
         self._loop.check()
         return BlockingSchedules(self._loop, self._part.schedules)
 
@@ -155,7 +165,8 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
     def worker(self, actions: Actions, **settings: Unpack[WorkerOptions]) -> BlockingConsumer:
         """Return a consumer, which runs bulk actions in this process.
 
-        `settings` are the fields of `ConsumerSettings`::
+        `settings` are the fields of `ConsumerSettings`. Raises `InvalidSetting` for a value that is
+        not valid::
 
             hs.worker(actions, workers=16).run()
         """

@@ -11,11 +11,13 @@ from typing import Any, Unpack
 
 from heatsink.bulk.batch import Batch, Failure, Progress, Result
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.limits import LimitUse
 from heatsink.bulk.moving import MoveProgress
 from heatsink.bulk.plan import PartitionPlace, QueuePlan
 from heatsink.bulk.schedules import ScheduleOptions, Schedules, ScheduleStatus
 from heatsink.bulk.submit import BatchOptions
 from heatsink.bulk.work.consumer import Consumer
+from heatsink.bulk.work.remote import Desk
 from heatsink.client.deployment import DeploymentSettings, SettingInForce
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.loop_thread import LoopThread
@@ -403,13 +405,9 @@ class BlockingBulk:
         self._part = part
 
     def open(self) -> None:
-        """Connect now, to see errors early. Without this call, the first other call connects.
+        """Connect now, to see errors early: `hs.bulk.open()`
 
         Raises `Misconfigured` if the queue's server is not durable enough.
-
-        Example::
-
-            hs.bulk.open()
         """
         return self._loop.call(self._part.open)
 
@@ -495,9 +493,7 @@ class BlockingBulk:
     def repartition(self, partitions: int) -> QueuePlan:
         """Change the number of partitions, for all processes; queued items stay where they are.
 
-        Example::
-
-            hs.bulk.repartition(32)
+        `hs.bulk.repartition(32)` returns the new plan.
         """
         return self._loop.call(self._part.repartition, partitions)
 
@@ -547,12 +543,16 @@ class BlockingBulk:
     def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
         """Return up to `limit` batches, newest first. `tenant` selects batches of one tenant.
 
-        Example::
-
-            for batch in hs.bulk.list(limit=10, tenant="acme"):
-                print(batch.id, batch.state)
+        `hs.bulk.list(limit=10, tenant="acme")` returns the records of ten batches.
         """
         return self._loop.call(self._part.list, limit, tenant)
+
+    def limits(self, keys: int = 10) -> Sequence[LimitUse]:
+        """Return the limits of all workers, each with the `keys` keys most waited for.
+
+        `(hs.bulk.limits())[0].uses` says how many items run and wait for each key.
+        """
+        return self._loop.call(self._part.limits, keys)
 
     def failures(self, id: str) -> Iterator[Failure]:
         """Iterate over all items that failed permanently, with the reason.
@@ -579,10 +579,7 @@ class BlockingBulk:
     def wait(self, id: str, timeout_s: float | None = None) -> Progress:
         """Wait until the batch ends; return its progress. Raises `Overloaded` after `timeout_s`.
 
-        Example::
-
-            progress = hs.bulk.wait(batch.id, timeout_s=600)
-            print(progress.state)
+        `(hs.bulk.wait(batch.id, timeout_s=600)).state` is the final state.
         """
         return self._loop.call(self._part.wait, id, timeout_s)
 
@@ -617,10 +614,7 @@ class BlockingBulk:
     def retry_failed(self, id: str) -> None:
         """Run the failed items again, as if they had never run. Raises `Conflict` if none failed.
 
-        Example::
-
-            hs.bulk.retry_failed(batch.id)
-            progress = hs.bulk.wait(batch.id)
+        After `hs.bulk.retry_failed(batch.id)`, call `wait` again.
         """
         return self._loop.call(self._part.retry_failed, id)
 
@@ -637,6 +631,10 @@ class BlockingConsumer:
     def __init__(self, loop: LoopThread, part: Consumer) -> None:
         self._loop = loop
         self._part = part
+
+    def hand_over_at(self, desk: Desk) -> None:
+        """Let remote workers run the items. This call must come before `run`."""
+        return self._loop.run(self._part.hand_over_at, desk)
 
     @property
     def is_ready(self) -> bool:
@@ -679,9 +677,10 @@ class BlockingConsumer:
 class BlockingDeploymentSettings:
     """`hs.settings`: read, set and unset the settings of the whole deployment.
 
-    Names are paths into `heatsink.Settings`, such as `rules.buckets_max`, and
-    `bulk.weights.TENANT` and `bulk.limits.NAME`. A change is in force in every process within a
-    second::
+    Names are paths into `heatsink.Settings`, such as `rules.buckets_max`,
+    `bulk.weights.TENANT`, `bulk.limits.NAME`, `bulk.paused_tenants.TENANT` and
+    `bulk.paused_actions.ACTION`. An unknown name raises `NotFound`, and a value that does not fit
+    `InvalidSetting`. A change is in force in every process within a second::
 
         hs.settings.set("rules.shrink", False, reason="never fewer buckets")
         print(hs.settings.get("rules.shrink"))
@@ -717,7 +716,8 @@ class BlockingDeploymentSettings:
     def unset(self, name: str, *, reason: str = "unset") -> SettingInForce:
         """Remove the deployment's value: `hs.settings.unset("rules.shrink")`
 
-        Every process then uses the value that it was started with, or the default.
+        Every process then uses the value that it was started with, or the default. Raises
+        `NotFound` for an unknown name.
         """
         return self._loop.call(self._part.unset, name, reason=reason)
 
@@ -725,7 +725,8 @@ class BlockingDeploymentSettings:
 class BlockingSchedules:
     """`hs.schedules`: batches that start by themselves at certain times.
 
-    The leader of the coordinators submits the batches, so a coordinator must run::
+    The leader of the coordinators submits the batches, so a coordinator must run. A name that no
+    schedule has raises `NotFound`; only `set` accepts a new one::
 
         hs.schedules.set("report", "send", cron="0 9 * * MON-FRI", zone="Europe/Berlin")
         print(hs.schedules.get("report").next_ms)
@@ -758,12 +759,14 @@ class BlockingSchedules:
         by: str = "",
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleStatus:
-        """Add a schedule, or change the one with this name. It needs `every` or `cron`.
+        """Add a schedule, or replace the one with this name. It needs `every` or `cron`.
 
+        What is not given has its default value again. Only a pause stays: `resume` ends it.
         Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch has
         one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
         value, and for an action that no worker has announced, if workers have announced any. Raises
-        `Overloaded` if the queue does not answer::
+        `Conflict` if there are 1,000 schedules already, and `Overloaded` if the queue does not
+        answer::
 
             hs.schedules.set("tidy", "delete-old", [{"days": 30}], every=3600)
         """
@@ -785,7 +788,8 @@ class BlockingSchedules:
 class BlockingCalls:
     """A client, made by `heatsink.connect`.
 
-    Outside `with` every call raises `Closed`::
+    Outside `with` every call raises `Closed`. A call that asks the store raises `Overloaded`
+    if the store does not answer in time, and an argument outside its range raises `InvalidInput`::
 
         with heatsink.connect_sync("sqlite:///chat.db") as hs:
             hs.log.append("conv_1", b"hello")
@@ -798,46 +802,80 @@ class BlockingCalls:
     def page_stats(self) -> ReadStats:
         """Return statistics of log pages read with `fresh_for`.
 
-        For all other reads see `hs.reads.stats()`.
+        For all other reads see `hs.reads.stats()`. For example: `hs.page_stats().hits`
         """
         return self._loop.run(self._part.page_stats)
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
-        """Add to a key's heat the writes that the application made without Heatsink."""
+        """Add to a key's heat the writes that the application made without Heatsink.
+
+        Raises `InvalidKey` and, for a number below 0, `InvalidSetting`::
+
+            hs.record("conv_1", writes=25, written_bytes=4_000)
+        """
         return self._loop.run(self._part.record, key, writes, written_bytes)
 
     def status(self) -> Status:
-        """Return the state of this process, for health checks and metrics."""
+        """Return the state of this process, for health checks and metrics: `hs.status().ready`"""
         return self._loop.run(self._part.status)
 
     def leadership(self) -> Leadership:
-        """Return the current leader, or how long there has been no leader."""
+        """Return the current leader, or how long there has been no leader.
+
+        Raises `Overloaded` if the store does not answer in time::
+
+            print((hs.leadership()).leader)
+        """
         return self._loop.call(self._part.leadership)
 
     def hottest(self, limit: int = 20) -> Hottest:
-        """Return the hottest keys of all processes, and an upper bound for any other key's load."""
+        """Return the hottest keys of all processes, and an upper bound for any other key's load.
+
+        `limit` is 1 to 1,000; any other value raises `InvalidSetting`::
+
+            for key in (hs.hottest(limit=5)).keys:
+                print(key)
+        """
         return self._loop.call(self._part.hottest, limit)
 
     def decisions(self, limit: int = 50, before: int | None = None) -> list[LogEntry]:
         """Return decisions with their reasons, newest first.
 
-        For the next page, pass the last version of this page as `before`.
+        For the next page, pass the last version of this page as `before`. Raises `InvalidSetting`
+        if `limit` is not 1 to 1,000, and `Overloaded` if the store does not answer in time::
+
+            for entry in hs.decisions(limit=10):
+                print(entry)
         """
         return self._loop.call(self._part.decisions, limit, before)
 
     def queue_partitions(self) -> list[PartitionStatus]:
-        """Return the load, the workers' target, the pin and the place of each queue partition."""
+        """Return the load, the workers' target, the pin and the place of each queue partition.
+
+        The first call opens the queue::
+
+            for partition in hs.queue_partitions():
+                print(partition.number, partition.load)
+        """
         return self._loop.call(self._part.queue_partitions)
 
     def pin_workers(self, partition: int, workers: int | None, *, reason: str) -> None:
         """Give a queue partition a fixed number of workers; None removes the pin.
 
-        Raises `NotFound` if there is no such partition.
+        Raises `NotFound` if there is no such partition, and `InvalidSetting` for more workers than
+        the setting `workers.workers_max` allows::
+
+            hs.pin_workers(3, 8, reason="a large import tonight")
         """
         return self._loop.call(self._part.pin_workers, partition, workers, reason=reason)
 
     def explain(self, key: AnyKey) -> Explanation:
-        """Return a key's buckets, epochs and heat, the reason for them, and what a read costs."""
+        """Return a key's buckets, epochs and heat, the reason for them, and what a read costs.
+
+        Raises `InvalidKey` for a key that cannot be stored::
+
+            print(hs.explain("conv_1"))
+        """
         return self._loop.call(self._part.explain, key)
 
     @property
@@ -848,10 +886,18 @@ class BlockingCalls:
     def pin(self, key: AnyKey, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat.
 
-        `hs.pin("conv_1", buckets=8, reason="launch day")`
+        Raises `InvalidKey`, and `InvalidSetting` for more buckets than the setting
+        `rules.buckets_max` allows::
+
+            hs.pin("conv_1", buckets=8, reason="launch day")
         """
         return self._loop.call(self._part.pin, key, buckets=buckets, reason=reason)
 
-    def unpin(self, key: AnyKey, *, reason: str = "unpinned") -> None:
-        """Remove a key's pin, so that Heatsink again decides the number of buckets by heat."""
+    def unpin(self, key: AnyKey, *, reason: str = "unpinned") -> bool:
+        """Remove a key's pin, so that Heatsink again decides the number of buckets by heat.
+
+        Returns False if there was no pin to remove. Raises `InvalidKey`::
+
+            hs.unpin("conv_1", reason="the launch is over")
+        """
         return self._loop.call(self._part.unpin, key, reason=reason)

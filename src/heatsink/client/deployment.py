@@ -19,6 +19,7 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
+from heatsink.bulk.controls import NO_CONTROLS, Controls
 from heatsink.bulk.limits import parse_amounts
 from heatsink.errors import InvalidSetting, NotFound, Outdated
 from heatsink.primitives.checks import check_number, check_text, shown
@@ -36,9 +37,14 @@ from .settings import Settings
 
 SECTIONS = ("rules", "workers", "near", "timelines", "slots")
 SINGLE = ("report_alarm", "report_floor", "scaling", "window_s")
-WEIGHT = "bulk.weights."
-LIMIT = "bulk.limits."
-NAMED = (WEIGHT, LIMIT)
+WEIGHT, LIMIT = "bulk.weights.", "bulk.limits."
+PAUSED_TENANT, PAUSED_ACTION = "bulk.paused_tenants.", "bulk.paused_actions."
+NAMED: dict[str, tuple[str, Any, Any]] = {  # the field of BulkSettings, the default, the type
+    WEIGHT: ("weights", 1.0, float),
+    LIMIT: ("limits", None, str),
+    PAUSED_TENANT: ("paused_tenants", False, bool),
+    PAUSED_ACTION: ("paused_actions", False, bool),
+}
 REASON_MAX, BY_MAX = 500, 200
 LEADERS_ONLY = ("rules.", "workers.", "near.", "slots.", "scaling")
 DEFAULTS = Settings()
@@ -74,7 +80,7 @@ class SettingInForce(msgspec.Struct, frozen=True):
 
 @cache
 def setting_names() -> tuple[str, ...]:
-    """Return the names of all settings except `bulk.weights.TENANT` and `bulk.limits.NAME`."""
+    """Return the names of all settings except those with a free part, `bulk.weights.TENANT` etc."""
     fields = ((section, getattr(DEFAULTS, section)) for section in SECTIONS)
     nested = [f"{section}.{name}" for section, of in fields for name in of.__struct_fields__]
     return tuple(sorted([*SINGLE, *nested]))
@@ -83,9 +89,10 @@ def setting_names() -> tuple[str, ...]:
 class DeploymentSettings:
     """`hs.settings`: read, set and unset the settings of the whole deployment.
 
-    Names are paths into `heatsink.Settings`, such as `rules.buckets_max`, and
-    `bulk.weights.TENANT` and `bulk.limits.NAME`. A change is in force in every process within a
-    second::
+    Names are paths into `heatsink.Settings`, such as `rules.buckets_max`,
+    `bulk.weights.TENANT`, `bulk.limits.NAME`, `bulk.paused_tenants.TENANT` and
+    `bulk.paused_actions.ACTION`. An unknown name raises `NotFound`, and a value that does not fit
+    `InvalidSetting`. A change is in force in every process within a second::
 
         await hs.settings.set("rules.shrink", False, reason="never fewer buckets")
         print(hs.settings.get("rules.shrink"))
@@ -103,6 +110,7 @@ class DeploymentSettings:
         self._seen = -1
         self._warned: set[str] = set()
         self._stored: dict[str, StoredSetting] = {}
+        self._controls = NO_CONTROLS
 
     @property
     def now(self) -> Settings:
@@ -113,11 +121,17 @@ class DeploymentSettings:
     def all(self) -> list[SettingInForce]:
         """Return all settings: `for setting in hs.settings.all(): print(setting)`"""
         self._follow()
-        weights = {*self._local.bulk.weights, *self._now.bulk.weights}
-        limits = {*self._local.bulk.limits, *self._now.bulk.limits}
-        names = [*setting_names(), *(f"{WEIGHT}{tenant}" for tenant in sorted(weights))]
-        names += [f"{LIMIT}{name}" for name in sorted(limits)]
+        names = [*setting_names()]
+        for prefix, (field, _, _) in NAMED.items():
+            known = {*getattr(self._local.bulk, field), *getattr(self._now.bulk, field)}
+            names += [f"{prefix}{name}" for name in sorted(known)]
         return [self.get(name) for name in names]
+
+    @property
+    def controls(self) -> Controls:
+        """What operators have changed for tenants and actions, as the queue's partitions get it."""
+        self._follow()
+        return self._controls
 
     def get(self, name: str) -> SettingInForce:
         """Return one setting in force.
@@ -153,7 +167,8 @@ class DeploymentSettings:
     async def unset(self, name: str, *, reason: str = "unset") -> SettingInForce:
         """Remove the deployment's value: `await hs.settings.unset("rules.shrink")`
 
-        Every process then uses the value that it was started with, or the default.
+        Every process then uses the value that it was started with, or the default. Raises
+        `NotFound` for an unknown name.
         """
         _check_name(name)
         decision = unset_decision(name, check_text("reason", reason, REASON_MAX))
@@ -208,6 +223,18 @@ class DeploymentSettings:
             else:
                 self._stored[name] = stored
         self._now = now
+        self._controls = Controls(
+            self._registry.meta.incarnation,
+            self._seen,
+            self._stored_by_name(WEIGHT),
+            frozenset(name for name, on in self._stored_by_name(PAUSED_TENANT).items() if on),
+            frozenset(name for name, on in self._stored_by_name(PAUSED_ACTION).items() if on),
+        )
+
+    def _stored_by_name(self, prefix: str) -> dict[str, Any]:
+        """Return the deployment's values of the settings with this prefix."""
+        found = (name for name in self._stored if name.startswith(prefix))
+        return {name.removeprefix(prefix): _value(self._now, name) for name in found}
 
     def warn_of_differences(self, coordinates: bool) -> None:
         """Warn once of each setting that was passed to this process and has no effect.
@@ -244,14 +271,26 @@ class DeploymentSettings:
 def _check_name(name: str) -> None:
     if not isinstance(name, str):
         raise InvalidSetting(f"name must be text, not {shown(name)}", field="name")
-    if any(name.startswith(prefix) and len(name) > len(prefix) for prefix in NAMED):
+    if _prefix_of(name):
         return
     if name not in setting_names():
         raise NotFound(f"there is no setting {shown(name)}: {_meant(name)}")
 
 
+def _prefix_of(name: str) -> str:
+    """Return the prefix of a name with a free part: `bulk.weights.` of `bulk.weights.TENANT`.
+
+    Returns an empty text for any other name.
+    """
+    found = (p for p in NAMED if name.startswith(p) and len(name) > len(p))
+    return next(found, "")
+
+
 def _meant(name: str) -> str:
-    """Return the setting that was probably meant, or where all settings are listed."""
+    """Return a hint for an unknown name: the setting that was probably meant.
+
+    If none is similar, the hint says where all settings are listed.
+    """
     names = setting_names()
     same_end = [each for each in names if each.rpartition(".")[2] == name]
     near = same_end or get_close_matches(name, names, n=1)
@@ -267,6 +306,9 @@ def meaning_of(name: str) -> str:
         return "The tenant's share of the workers, relative to other tenants."
     if name.startswith(LIMIT):
         return "What the limit allows in place of what its actions declare, such as '5, 20/s'."
+    if name.startswith((PAUSED_TENANT, PAUSED_ACTION)):
+        whose = "tenant" if name.startswith(PAUSED_TENANT) else "action"
+        return f"Whether items of this {whose} wait. Items that run finish."
     section, _, field = name.rpartition(".")
     texts = field_texts(type(getattr(DEFAULTS, section)) if section else Settings)
     return " ".join(texts.get(field, "").partition("\n\n")[0].split())
@@ -292,10 +334,9 @@ def field_texts(kind: type) -> dict[str, str]:
 
 
 def _value(settings: Settings, name: str) -> Any:
-    if name.startswith(WEIGHT):
-        return settings.bulk.weights.get(name.removeprefix(WEIGHT), 1.0)
-    if name.startswith(LIMIT):
-        return settings.bulk.limits.get(name.removeprefix(LIMIT))
+    if prefix := _prefix_of(name):
+        kept, default, _ = NAMED[prefix]
+        return getattr(settings.bulk, kept).get(name.removeprefix(prefix), default)
     found: Any = settings
     for part in name.split("."):
         found = getattr(found, part)
@@ -304,10 +345,10 @@ def _value(settings: Settings, name: str) -> Any:
 
 def _converted(name: str, value: Any) -> Any:
     """Convert the value to the type of the setting. Text may become a number or a bool."""
-    if name.startswith(WEIGHT):
-        wanted: Any = float
-    elif name.startswith(LIMIT):
+    if name.startswith(LIMIT):
         return str(value)
+    if prefix := _prefix_of(name):
+        wanted: Any = NAMED[prefix][2]
     else:
         section, _, field = name.rpartition(".")
         owner = type(getattr(DEFAULTS, section)) if section else Settings
@@ -327,19 +368,20 @@ def _replaced(settings: Settings, name: str, value: Any) -> Settings:
     Raises `InvalidSetting` if the value is not valid together with the other settings.
     """
     replace = msgspec.structs.replace
-    if name.startswith(WEIGHT):
-        check_number(name, value, 0.001, 1_000)
-        tenant = name.removeprefix(WEIGHT)
-        weights = {**settings.bulk.weights, tenant: value}
-        return replace(settings, bulk=replace(settings.bulk, weights=weights))
-    if name.startswith(LIMIT):
-        parse_amounts(name, value)
-        limits = {**settings.bulk.limits, name.removeprefix(LIMIT): value}
-        return replace(settings, bulk=replace(settings.bulk, limits=limits))
+    if prefix := _prefix_of(name):
+        if prefix == WEIGHT:
+            check_number(name, value, 0.001, 1_000)
+        elif prefix == LIMIT:
+            parse_amounts(name, value)
+        kept = NAMED[prefix][0]
+        values = {**getattr(settings.bulk, kept), name.removeprefix(prefix): value}
+        return replace(settings, bulk=replace(settings.bulk, **{kept: values}))
     section, _, field = name.rpartition(".")
     try:
         if not section:
             return replace(settings, **{field: value})
         return replace(settings, **{section: replace(getattr(settings, section), **{field: value})})
     except InvalidSetting as error:
-        raise InvalidSetting(f"{name}: {error}", field=name) from None
+        text = str(error)
+        said = f"{section}.{text}" if text.startswith(f"{field} ") else f"{name}: {text}"
+        raise InvalidSetting(said, field=name) from None

@@ -62,7 +62,8 @@ DECISIONS_MAX = 1_000
 class Heatsink:
     """A client, made by `heatsink.connect`.
 
-    Outside `async with` every call raises `Closed`::
+    Outside `async with` every call raises `Closed`. A call that asks the store raises `Overloaded`
+    if the store does not answer in time, and an argument outside its range raises `InvalidInput`::
 
         async with heatsink.connect("sqlite:///chat.db") as hs:
             await hs.log.append("conv_1", b"hello")
@@ -111,7 +112,8 @@ class Heatsink:
     async def close(self) -> None:
         """Stop the background work and give up the leader's lease, if the store answers.
 
-        In a forked child the call does nothing, since the client belongs to the parent.
+        The end of `async with` does this. In a forked child the call does nothing, since the
+        client belongs to the parent: `await hs.close()`
         """
         if self._owner.is_forked or self._owner.is_closed:
             return
@@ -150,33 +152,37 @@ class Heatsink:
 
     @property
     def log(self) -> Log:
-        """Logs: conversations, feeds, audit trails."""
+        """Logs: conversations, feeds, audit trails: `await hs.log.append("conv_1", b"hello")`"""
         return self.parts.log
 
     @property
     def counters(self) -> Counters:
-        """Counters for many concurrent writers."""
+        """Counters for many concurrent writers: `await hs.counters.add("video:42:views", 1)`"""
         return self.parts.counters
 
     @property
     def reads(self) -> Reads:
-        """A cache for hot reads. Simultaneous readers of a key share one call of your function."""
+        """A cache for hot reads. Simultaneous readers of a key share one call of your function.
+
+        `await hs.reads.get("product:7", load)`
+        """
         return self.parts.reading.reads
 
     @property
     def bulk(self) -> Bulk:
-        """Bulk actions; the first call opens the queue."""
+        """Bulk actions; the first call opens the queue: `await hs.bulk.submit("resize", items)`"""
         return self.parts.queue.queue.bulk
 
     @property
     def timelines(self) -> Timelines:
-        """Follows, posts and home timelines."""
+        """Follows, posts and home timelines: `await hs.timelines.home("ada")`"""
         return self.parts.queue.timelines
 
     def worker(self, actions: Actions, **settings: Unpack[WorkerOptions]) -> Consumer:
         """Return a consumer, which runs bulk actions in this process.
 
-        `settings` are the fields of `ConsumerSettings`::
+        `settings` are the fields of `ConsumerSettings`. Raises `InvalidSetting` for a value that is
+        not valid::
 
             await hs.worker(actions, workers=16).run()
         """
@@ -187,12 +193,17 @@ class Heatsink:
     def page_stats(self) -> ReadStats:
         """Return statistics of log pages read with `fresh_for`.
 
-        For all other reads see `hs.reads.stats()`.
+        For all other reads see `hs.reads.stats()`. For example: `hs.page_stats().hits`
         """
         return self.parts.reading.page_stats()
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
-        """Add to a key's heat the writes that the application made without Heatsink."""
+        """Add to a key's heat the writes that the application made without Heatsink.
+
+        Raises `InvalidKey` and, for a number below 0, `InvalidSetting`::
+
+            hs.record("conv_1", writes=25, written_bytes=4_000)
+        """
         self.parts.tracker.record(
             check_key(key),
             check_whole("writes", writes, 0, HEAT_MAX),
@@ -200,7 +211,7 @@ class Heatsink:
         )
 
     def status(self) -> Status:
-        """Return the state of this process, for health checks and metrics."""
+        """Return the state of this process, for health checks and metrics: `hs.status().ready`"""
         parts = self.parts
         found = parts.coordination.leadership()
         leads = parts.coordination.leader.leads
@@ -208,19 +219,34 @@ class Heatsink:
         return status_of(parts.name, parts.registry, leads, found, news_lost)
 
     async def leadership(self) -> Leadership:
-        """Return the current leader, or how long there has been no leader."""
+        """Return the current leader, or how long there has been no leader.
+
+        Raises `Overloaded` if the store does not answer in time::
+
+            print((await hs.leadership()).leader)
+        """
         parts = self.parts
         return await parts.coordination.look_who_leads(parts.backoff.deadline_s())
 
     async def hottest(self, limit: int = 20) -> Hottest:
-        """Return the hottest keys of all processes, and an upper bound for any other key's load."""
+        """Return the hottest keys of all processes, and an upper bound for any other key's load.
+
+        `limit` is 1 to 1,000; any other value raises `InvalidSetting`::
+
+            for key in (await hs.hottest(limit=5)).keys:
+                print(key)
+        """
         coordination = self._here.coordination
         return await coordination.hottest(check_whole("limit", limit, 1, HOTTEST_MAX))
 
     async def decisions(self, limit: int = 50, before: int | None = None) -> list[LogEntry]:
         """Return decisions with their reasons, newest first.
 
-        For the next page, pass the last version of this page as `before`.
+        For the next page, pass the last version of this page as `before`. Raises `InvalidSetting`
+        if `limit` is not 1 to 1,000, and `Overloaded` if the store does not answer in time::
+
+            for entry in await hs.decisions(limit=10):
+                print(entry)
         """
         parts = self._here
         check_whole("limit", limit, 1, DECISIONS_MAX)
@@ -230,7 +256,13 @@ class Heatsink:
         return await parts.backoff.call(ask, "", parts.backoff.deadline_s())
 
     async def queue_partitions(self) -> list[PartitionStatus]:
-        """Return the load, the workers' target, the pin and the place of each queue partition."""
+        """Return the load, the workers' target, the pin and the place of each queue partition.
+
+        The first call opens the queue::
+
+            for partition in await hs.queue_partitions():
+                print(partition.number, partition.load)
+        """
         parts = self.parts
         queue, pins = parts.queue.queue, parts.registry.view.pins
         loads = await read_loads(queue.stores, queue.bulk)
@@ -250,7 +282,10 @@ class Heatsink:
     async def pin_workers(self, partition: int, workers: int | None, *, reason: str) -> None:
         """Give a queue partition a fixed number of workers; None removes the pin.
 
-        Raises `NotFound` if there is no such partition.
+        Raises `NotFound` if there is no such partition, and `InvalidSetting` for more workers than
+        the setting `workers.workers_max` allows::
+
+            await hs.pin_workers(3, 8, reason="a large import tonight")
         """
         parts = self.parts
         partitions = (await parts.queue.queue.bulk.plan()).high_water
@@ -262,7 +297,12 @@ class Heatsink:
         await parts.registry.publish([worker_pin(partition, workers, reason)], term=None)
 
     async def explain(self, key: AnyKey) -> Explanation:
-        """Return a key's buckets, epochs and heat, the reason for them, and what a read costs."""
+        """Return a key's buckets, epochs and heat, the reason for them, and what a read costs.
+
+        Raises `InvalidKey` for a key that cannot be stored::
+
+            print(await hs.explain("conv_1"))
+        """
         key = check_key(key)
         parts = self._here
         parts.registry.check()
@@ -270,12 +310,18 @@ class Heatsink:
 
     @property
     def settings(self) -> DeploymentSettings:
-        """The settings of the whole deployment, and the values in force in this process."""
+        """The settings of the whole deployment, and the values in force in this process.
+
+        `hs.settings.get("rules.buckets_max").value`
+        """
         return self.parts.deployment
 
     @property
     def schedules(self) -> Schedules:
-        """Schedules: batches that start by themselves at certain times."""
+        """Schedules: batches that start by themselves at certain times.
+
+        `await hs.schedules.set("tidy", "delete-old", [{"days": 30}], every=3600)`
+        """
         return self.parts.schedules
 
     @property
@@ -286,7 +332,10 @@ class Heatsink:
     async def pin(self, key: AnyKey, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat.
 
-        `await hs.pin("conv_1", buckets=8, reason="launch day")`
+        Raises `InvalidKey`, and `InvalidSetting` for more buckets than the setting
+        `rules.buckets_max` allows::
+
+            await hs.pin("conv_1", buckets=8, reason="launch day")
         """
         key = check_key(key)
         parts = self._here
@@ -294,12 +343,17 @@ class Heatsink:
         check_text("reason", reason, REASON_MAX)
         await _publish(parts, for_key(key, PIN, buckets, reason))
 
-    async def unpin(self, key: AnyKey, *, reason: str = "unpinned") -> None:
-        """Remove a key's pin, so that Heatsink again decides the number of buckets by heat."""
+    async def unpin(self, key: AnyKey, *, reason: str = "unpinned") -> bool:
+        """Remove a key's pin, so that Heatsink again decides the number of buckets by heat.
+
+        Returns False if there was no pin to remove. Raises `InvalidKey`::
+
+            await hs.unpin("conv_1", reason="the launch is over")
+        """
         key = check_key(key)
         parts = self._here
         check_text("reason", reason, REASON_MAX)
-        await _publish(parts, for_key(key, PIN, None, reason))
+        return bool(await _publish(parts, for_key(key, PIN, None, reason)))
 
     @property
     def queue_watch(self) -> QueueWatch | None:
@@ -312,10 +366,10 @@ class Heatsink:
         return self.parts.cluster
 
 
-async def _publish(parts: Assembly, decision: Decision) -> None:
-    """Publish a decision, with retries.
+async def _publish(parts: Assembly, decision: Decision) -> list[Decision]:
+    """Publish a decision, with retries. Returns what it changed.
 
     A decision states the new value, not a difference, so committing it twice is safe.
     """
     publish = partial(parts.registry.publish, [decision], None)
-    await parts.backoff.call(publish, decision.key, parts.backoff.deadline_s())
+    return await parts.backoff.call(publish, decision.key, parts.backoff.deadline_s())

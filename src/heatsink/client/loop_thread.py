@@ -207,9 +207,9 @@ async def _cancel_others() -> None:
 
 
 class _Drawn(Generic[T]):
-    """An asynchronous iterator over `items` for a call on the event loop.
+    """Items of the caller, as an asynchronous iterator for a call on the event loop.
 
-    Whenever the call needs items, the caller's thread, in `serve`, takes them from `items`.
+    When the call needs items, the caller's own thread, in `serve`, takes them from `items`.
     """
 
     def __init__(
@@ -247,7 +247,10 @@ class _Drawn(Generic[T]):
         self._requests.put(None)
 
     def _some(self) -> list[T]:
-        """Take one item, and further items as long as they come quickly; none if none is left."""
+        """Take one item, and further items as long as they come quickly.
+
+        Empty: there are no more.
+        """
         until_s, items = self._monotonic_s() + DRAW_S, list[T]()
         for item in self._items:
             items.append(item)

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heatsink.bulk.scaling.load import WorkerObservation
 from heatsink.bulk.work.consumer import Consumer
+from heatsink.bulk.work.pump import WorkMeter
 from heatsink.cluster.load import usage_of
 from heatsink.errors import Misconfigured
 from heatsink.primitives.clock import Clock, SystemClock
@@ -83,6 +84,12 @@ READS = {
     "stale_hits": "Reads answered with a stale value while a new one loads",
     "coalesced": "Reads that waited for a load in flight",
     "loads": "Loads made",
+}
+
+
+TABLES = {
+    "waits": "Requests on declared tables that waited until their items could be placed",
+    "refusals": "Requests on declared tables that Heatsink refused",
 }
 
 
@@ -153,7 +160,7 @@ class Prometheus(Hook, Collector):
             stats = hs.parts.reading.stats()
             for name, text in READS.items():
                 yield CounterMetricFamily(f"heatsink_reads_{name}", text, getattr(stats, name))
-            for collector in collectors_of(hs):
+            for collector in (*collectors_of(hs), TableCollector(hs)):
                 yield from collector.collect()
 
     def _call_metrics(self) -> Iterable[Metric]:
@@ -188,6 +195,17 @@ def collectors_of(hs: Heatsink) -> list[Collector]:
     """Return the collectors of a client's status, and of the queue that the client coordinates."""
     queue = QueueCollector(lambda: hs.queue_watch.latest if hs.queue_watch else None)
     return [StatusCollector(hs.status), queue, ClusterCollector(lambda: hs.cluster_watch)]
+
+
+class TableCollector(Collector):
+    """Metrics of the user's own tables that a client serves, in a door or an attachment."""
+
+    def __init__(self, hs: Heatsink) -> None:
+        self._counts = hs.parts.table_counts
+
+    def collect(self) -> Iterable[Metric]:
+        for name, text in TABLES.items():
+            yield CounterMetricFamily(f"heatsink_table_{name}", text, self._counts[name])
 
 
 class QueueCollector(Collector):
@@ -253,10 +271,24 @@ class ClusterCollector(Collector):
             yield CounterMetricFamily(f"heatsink_cluster_{name}", text, count)
 
 
+class Working(Protocol):
+    """What runs items in a process, as metrics show it."""
+
+    meter: WorkMeter
+
+    @property
+    def workers(self) -> dict[int, int]:
+        """The number of workers in each partition."""
+
+    @property
+    def lost_items(self) -> int:
+        """The number of items that batches have lost."""
+
+
 class WorkCollector(Collector):
     """Metrics of a worker: items by outcome, times, workers by partition, claims, lost leases."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer | Working) -> None:
         self._consumer = consumer
 
     def collect(self) -> Iterable[Metric]:

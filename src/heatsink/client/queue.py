@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,13 +13,18 @@ from random import Random
 from socket import gethostname
 from typing import Any, TypeVar, Unpack
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from heatsink.bulk.actions import Action, Actions, Context, Once, no_store
 from heatsink.bulk.bulk import Bulk
-from heatsink.bulk.settings import BulkSettings
+from heatsink.bulk.plan import LEGACY
+from heatsink.bulk.settings import BulkSettings, ConsumerSettings
 from heatsink.bulk.store import QueueStores
-from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.bulk.work.consumer import Consumer, free_consumer
+from heatsink.bulk.work.division import consumer_name
 from heatsink.bulk.work.observed import observed
+from heatsink.bulk.work.processes import in_processes
+from heatsink.bulk.work.remote import Desk
 from heatsink.errors import Conflict, InvalidSetting, Misconfigured
 from heatsink.primitives.chance import fresh_random
 from heatsink.primitives.checks import check_kind, check_names, shown
@@ -66,6 +72,7 @@ class Queue:
         self._settings = settings
         self._clock = clock
         self._rng = rng
+        self._workers: WeakSet[Consumer] = WeakSet()
 
     def worker(
         self,
@@ -73,20 +80,43 @@ class Queue:
         *,
         name: str = "",
         once: Once = no_store,
+        desk: Desk | None = None,
         **settings: Unpack[WorkerOptions],
     ) -> Consumer:
         """Return a consumer that runs these actions.
 
         `settings` are the fields of `ConsumerSettings`. `once` is the function behind
-        `context.once`.
+        `context.once`. With a `desk`, remote workers run the items.
         """
         check_kind("actions", actions, Actions)
-        who = f"{name or gethostname()}:{getpid()}:{self._rng.getrandbits(32):08x}"
         chosen = _consumer_settings({"partitioned": self._settings.partitioned, **settings})
+        mark = chosen.mark or f"{getpid()}:{self._rng.getrandbits(32):08x}"
+        who = _named(name, mark)
         table = actions.and_also(Action(FAN_OUT, push_handler(self.homes), max_attempts=100))
+        table = in_processes(table, chosen.handler_processes)
         if self._hooks.observes_calls:
             table = observed(table, self._hooks, self.bulk)
-        return Consumer(self.stores, self.bulk, table, chosen, who, self._clock, self._rng, once)
+        parts = self.stores, self.bulk, table, chosen, who, self._clock, self._rng
+        consumer = Consumer(*parts, once)
+        self._workers.add(consumer)
+        if desk is not None:
+            consumer.hand_over_at(desk)
+        return consumer
+
+    async def free(self, mark: str, name: str = "") -> int:
+        """Free what a worker process had when it died. Returns the number of places at limits.
+
+        `mark` and `name` are the arguments of the process's call of `worker`. Its partitions, its
+        places and the leases of its items are free at once, and not only when their leases end.
+        """
+        partitioned = self._settings.partitioned
+        who = consumer_name(_named(name, mark), partitioned)
+        partitions = range((await self.bulk.plan()).high_water) if partitioned else [LEGACY]
+        return await free_consumer(self.stores, who, mark, partitions)
+
+    def desk(self) -> Desk:
+        """Return a desk at which remote workers get items of this queue."""
+        return Desk(self.stores, self.bulk, self._clock, self._rng)
 
     async def __aenter__(self) -> Queue:
         try:
@@ -100,9 +130,16 @@ class Queue:
         await self.close()
 
     async def close(self) -> None:
-        """Close the queue; running calls and workers end with `Closed`."""
+        """Close the queue; running calls and workers end with `Closed`.
+
+        Workers first give their partitions and items back, so that others need not wait for the
+        ends of leases.
+        """
         self.bulk.close()
-        await self.stores.close()
+        try:
+            await asyncio.gather(*(worker.cut_off() for worker in list(self._workers)))
+        finally:
+            await self.stores.close()
 
 
 def connect_queue(
@@ -202,6 +239,11 @@ def embedded_folder(url: str) -> Path:
     if parts.path.strip("/") == "":
         raise InvalidSetting("queue must name a folder, as in embedded:///queue", field="queue")
     return Path(parts.path[1:])
+
+
+def _named(name: str, mark: str) -> str:
+    """Return the name of a worker process in the queue."""
+    return f"{name or gethostname()}:{mark}"
 
 
 def _consumer_settings(values: dict[str, Any]) -> ConsumerSettings:

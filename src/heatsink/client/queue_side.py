@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from heatsink.bulk.batch import Batch
+from heatsink.bulk.controls import NO_CONTROLS, Controls
 from heatsink.bulk.scaling.policy import POLICIES, WorkerPolicy
 from heatsink.coordinator.loops import BackgroundLoop, Leader
 from heatsink.coordinator.schedules import ScheduleWatch
@@ -51,6 +52,7 @@ class QueueSide:
     counters: Counters
     cache: Cache
     hooks: Hooks
+    controls: Controls = NO_CONTROLS
     opened: Queue | None = None
     _loop: WorkersLoop | None = None
     _schedules: SchedulesLoop | None = None
@@ -65,11 +67,14 @@ class QueueSide:
                 )
             self.opened = self.make_queue()
             self.opened.bulk.owner.follow(self.owner)
-            self.opened.bulk.adopt(self.settings.bulk)
+            self.opened.bulk.adopt(self.settings.bulk, self.controls)
         return self.opened
 
     async def check_known(self, wanted: Batch) -> None:
-        """Refuse a batch of an unknown action, as `submit` does, if there is a queue."""
+        """Raise if no worker knows the action of a batch, as `submit` does.
+
+        Without a queue, do nothing.
+        """
         try:
             bulk = self.queue.bulk
         except InvalidSetting:
@@ -100,13 +105,13 @@ class QueueSide:
         fan_out = _through(self.queue)
         return Timelines(self.log, graph, homes, modes, choice, self.cache, fan_out, settings)
 
-    def adopt(self, settings: Settings) -> None:
+    def adopt(self, settings: Settings, controls: Controls) -> None:
         """Use these settings of the deployment from now on."""
-        self.settings = settings
+        self.settings, self.controls = settings, controls
         if self._loop is not None:
             self._loop.adopt(settings)
         if self.opened is not None:
-            self.opened.bulk.adopt(settings.bulk)
+            self.opened.bulk.adopt(settings.bulk, controls)
         if "timelines" in self.__dict__:  # made by the first call that needs them
             self.timelines.adopt(settings.timelines)
 

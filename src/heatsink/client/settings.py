@@ -11,7 +11,7 @@ import msgspec
 from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.settings import BulkSettings
-from heatsink.cluster.policy import SlotSettings
+from heatsink.cluster.rules import SlotSettings
 from heatsink.errors import InvalidSetting
 from heatsink.heat.report import ReportSettings
 from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_text, shown
@@ -40,6 +40,7 @@ class Options(TypedDict, total=False):
     report_alarm: float
     token_ttl_s: float
     coordinate: bool
+    dedicated: bool
     lease_s: float
     name: str
     bulk: BulkSettings
@@ -74,6 +75,8 @@ class WorkerOptions(TypedDict, total=False):
     grace_s: float
     partitioned: bool
     concurrency: int | None
+    handler_processes: int | None
+    mark: str
 
 
 class Settings(CheckedStruct, frozen=True):
@@ -100,6 +103,13 @@ class Settings(CheckedStruct, frozen=True):
     """How long counters remember tokens, at least 60 seconds."""
     coordinate: bool = True
     """Whether this process may become leader."""
+    dedicated: bool = False
+    """Whether this process does nothing but coordinate, as `heatsink coordinator` does.
+
+    With a Redis for news, a standby in a large fleet checks the leader's lease rarely, since every
+    process may be a standby. A dedicated one checks it ten times a second, so it takes over within
+    seconds. Run two or three of them.
+    """
     lease_s: float = 3.0
     """Lease of the leader in seconds. If the leader does not renew it, another process may lead."""
     name: str = ""
@@ -152,6 +162,7 @@ class Settings(CheckedStruct, frozen=True):
         if self.scaling not in POLICIES:
             raise InvalidSetting(f"scaling must be one of {', '.join(POLICIES)}", field="scaling")
         check_kind("coordinate", self.coordinate, bool)
+        check_kind("dedicated", self.dedicated, bool)
         check_number("window_s", self.window_s, 0.1, 60)
         check_number("report_floor", self.report_floor, 0.001, 1)
         check_number("report_alarm", self.report_alarm, 0.01, 100)

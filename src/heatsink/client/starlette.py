@@ -37,7 +37,10 @@ def lifespan(
 ) -> Callable[[Starlette], AbstractAsyncContextManager[State]]:
     """Return a lifespan that opens a client when the app starts, and closes it when the app ends.
 
-    The arguments are those of `connect`.
+    The arguments are those of `connect`. An invalid one raises `InvalidSetting` when the app
+    starts::
+
+        app = FastAPI(lifespan=lifespan("sqlite:///chat.db"))
     """
 
     @asynccontextmanager
@@ -51,7 +54,10 @@ def lifespan(
 def client(connection: HTTPConnection) -> Heatsink:
     """Return the app's client. In FastAPI, use `Depends(client)`. In Starlette, pass the request.
 
-    Raises `Closed` if the app has no client.
+    Raises `Closed` if the app has no client::
+
+        hs = client(request)
+        await hs.log.append("room-7", b"hello")
     """
     hs = connection.scope.get("state", {}).get("heatsink")
     if not isinstance(hs, Heatsink):
@@ -60,7 +66,13 @@ def client(connection: HTTPConnection) -> Heatsink:
 
 
 def answer_errors(app: Starlette) -> None:
-    """Turn Heatsink's errors into responses: 4xx, or 429 and 503 with Retry-After."""
+    """Turn Heatsink's errors into responses: 4xx, or 429 and 503 with Retry-After.
+
+    Call it once, when the app is made::
+
+        app = FastAPI(lifespan=lifespan("sqlite:///chat.db"))
+        answer_errors(app)
+    """
     app.add_exception_handler(errors.HeatsinkError, _answer)
 
 

@@ -6,24 +6,30 @@ leader runs it, and it records every migration as a decision with its reason.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Protocol
 
 import msgspec
 
 from heatsink.coordinator.loops import Leader
-from heatsink.errors import HeatsinkError, Misconfigured
+from heatsink.errors import HeatsinkError, Misconfigured, Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 
+from .answers import Server, Topology
+from .keys import queue_slots
 from .load import WINDOWS, ClusterLoad, SlotRates, Snapshot
 from .mover import Mover, MoveReport, carry_out_each
-from .nodes import ClusterNodes, Server, Topology, ranges_of
-from .policy import Move, Plan, SlotPolicy, SlotSettings
+from .nodes import ClusterNodes
+from .policy import Move, Plan, SlotPolicy
+from .rules import SlotRules, SlotSettings
+from .slots import ranges_of
 
 NET_MAX_S = 125e6
 WINDOW_S = 5.0
@@ -31,6 +37,8 @@ MOVED = "moved"
 REPORTS = 200
 NAME_MAX = 120
 LEASE_MS = 30_000
+ROUNDS = 3
+SLOTS_TOGETHER = 256  # measured by one call
 
 
 class MeasuredCluster(Protocol):
@@ -54,14 +62,14 @@ class ClusterMeter:
         """`cores` is the CPU capacity of nodes by address. A node that is not named has 1."""
         self._cluster = cluster
         self._clock = clock
-        self._cores = cores or {}
+        self.cores = cores or {}
         self._rates = SlotRates(net_max_s)
         self.topology: Topology | None = None
 
     async def read(self) -> ClusterLoad | None:
         """Read the counters. Returns the load since the last reading; None the first time."""
         self.topology = await self._cluster.topology()
-        return self._rates.add(await self._cluster.snapshot(self.topology, self._cores))
+        return self._rates.add(await self._cluster.snapshot(self.topology, self.cores))
 
     async def measure(
         self, window_s: float, windows: int = WINDOWS, tick: Callable[[], None] = lambda: None
@@ -74,6 +82,43 @@ class ClusterMeter:
             tick()
         assert load is not None, "there is a load from the second reading on"
         return load
+
+
+class Lease:
+    """The right to balance a cluster. It is a key in the cluster, so that one process has it.
+
+    The lease saves work, but safety does not depend on it: if two balancers run at once, they find
+    each other's migrations and stop.
+    """
+
+    def __init__(self, nodes: ClusterNodes, name: str, clock: Clock) -> None:
+        self._nodes = nodes
+        self._name = name
+        self._clock = clock
+        self.is_held = False
+
+    async def take(self) -> bool:
+        """Take or renew the lease. Returns whether this process holds it."""
+        topology = await self._nodes.topology()
+        self.is_held = await self._nodes.lead(self._name, LEASE_MS, topology)
+        return self.is_held
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Renew the lease in the background during the block, which may take long."""
+        renewing = asyncio.ensure_future(self._renew())
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await renewing
+
+    async def _renew(self) -> None:
+        while self.is_held:
+            await self._clock.sleep(LEASE_MS / 3_000)
+            with suppress(Unavailable):  # it may still be ours: the next attempt will tell
+                await self.take()
 
 
 class BalanceState(msgspec.Struct, frozen=True):
@@ -140,10 +185,13 @@ class Balancer:
         """Whether the last turn was at least a window ago."""
         return self._clock.monotonic_s() - self._read_s >= self._window_s
 
-    async def run_once(self, may_move: bool = True) -> list[Decision]:
+    async def run_once(
+        self, may_move: bool = True, leads: Callable[[], bool] = lambda: True
+    ) -> list[Decision]:
         """Take a turn if the last one was at least a window ago. Returns what has moved.
 
-        If this balancer may not move slots, it only measures and plans.
+        If this balancer may not move slots, it only measures and plans. If it does not lead any
+        more, it starts no further migration.
         """
         if not self.is_due:
             return []
@@ -154,13 +202,16 @@ class Balancer:
             return []
         if may_move:
             self._policy.note(await self._mover.recent())
+        load = self._mover.sized(load)
         plan = self._policy.decide(load)
+        if may_move:
+            plan = await measured(self._mover, load, plan, topology, self._policy.again)
         self._before = self._before or topology.owners
         self._show(load, plan, topology.trouble)
         if not may_move:
             return []
         published: list[Decision] = []
-        async for report in carry_out_each(self._mover, plan.moves, self._clock):
+        async for report in carry_out_each(self._mover, plan.moves, self._clock, leads):
             self._count(report)
             self._show(moved_in(self.state.load, report) if self.state else load, plan)
             if not report.error:
@@ -178,12 +229,37 @@ class Balancer:
             return
         self.totals.migrations += 1
         self.totals.slots += len(report.job.slots)
-        self.totals.size += report.job.size
+        self.totals.size += report.moved
         self._policy.note(dict.fromkeys(report.job.slots, self._clock.monotonic_s()))
 
 
+async def measured(
+    mover: Mover,
+    load: ClusterLoad,
+    plan: Plan,
+    topology: Topology,
+    again: Callable[[ClusterLoad], Plan],
+) -> Plan:
+    """Measure the slots that a plan would move, and return the plan with their sizes.
+
+    `again` plans with measured sizes. The new plan may choose other slots, so this repeats a few
+    times. The mover measures every slot once more before it moves.
+    """
+    for _ in range(ROUNDS):
+        sizes = {slot.slot: slot.most for slot in load.slots}
+        unknown = [(move, [s for s in move.slots if not sizes[s]]) for move in plan.moves]
+        if not any(slots for _, slots in unknown):
+            break
+        for move, slots in unknown:
+            for at in range(0, len(slots), SLOTS_TOGETHER):
+                await mover.measure(move.source, slots[at : at + SLOTS_TOGETHER], topology)
+        load = mover.sized(load)
+        plan = again(load)
+    return plan
+
+
 def moved_in(load: ClusterLoad, report: MoveReport) -> ClusterLoad:
-    """Return the load that the nodes will have when the moves in a report are done."""
+    """Return the load as it will be when the moves in a report are done."""
     if report.error:
         return load
     moved, target = frozenset(report.job.slots), report.job.target
@@ -213,29 +289,31 @@ class ClusterWatch:
         hooks: Hooks,
     ) -> None:
         self.settings = settings
-        self.nodes = ClusterNodes(url, clock, Random())
+        self.nodes = ClusterNodes(url, clock, Random(), round(1e6 * settings.node_megabytes))
         self._leader = leader
-        self._name = name
+        self._lease = Lease(self.nodes, name, clock)
         self._clock = clock
         self._hooks = hooks
         self._is_able = False
-        self._policy = SlotPolicy(settings.rules)
+        self._policy = SlotPolicy(rules_of(settings))
         self._mover = Mover(self.nodes, settings.limits, clock)
-        meter = ClusterMeter(self.nodes, clock)
+        self._meter = ClusterMeter(self.nodes, clock, settings.capacities)
         self.balancer = Balancer(
-            meter, self._policy, self._mover, leader.publish, clock, settings.window_s, hooks
+            self._meter, self._policy, self._mover, leader.publish, clock, settings.window_s, hooks
         )
         self.trouble = ""
 
     @property
     def leads(self) -> bool:
-        """Whether this process leads. Otherwise its state is out of date."""
+        """Whether this process leads. If it does not, what this object shows is out of date."""
         return self._leader.leads
 
     def adopt(self, settings: SlotSettings) -> None:
         """Use these settings from now on. A migration that is running continues."""
         self.settings = settings
-        self._policy.adopt(settings.rules)
+        self.nodes.node_bytes = round(1e6 * settings.node_megabytes)
+        self._meter.cores = settings.capacities
+        self._policy.adopt(rules_of(settings))
         self._mover.adopt(settings.limits)
         self.balancer.adopt(settings.window_s)
 
@@ -244,7 +322,9 @@ class ClusterWatch:
         if not self.balancer.is_due:
             return []
         try:
-            moved = await self.balancer.run_once(await self._may_move())
+            may_move = await self._may_move()
+            async with self._lease.kept():
+                moved = await self.balancer.run_once(may_move, self._still_leads)
         except HeatsinkError as error:
             if str(error) != self.trouble:
                 self._hooks.event("cluster.trouble", str(error))
@@ -255,16 +335,27 @@ class ClusterWatch:
 
     async def _may_move(self) -> bool:
         """Whether this process may move slots now: it leads, and it holds the cluster's lease."""
+        self._lease.is_held = False
         if not self.settings.balance or not self._leader.leads:
             return False
-        topology = await self.nodes.topology()
         if not self._is_able:
-            check_way(await self.nodes.server(topology))
+            check_way(await self.nodes.server(await self.nodes.topology()))
             self._is_able = True
-        return await self.nodes.lead(self._name, LEASE_MS, topology)
+        return await self._lease.take()
+
+    def _still_leads(self) -> bool:
+        return self._leader.leads and self._lease.is_held
 
     async def close(self) -> None:
         await self.nodes.close()
+
+
+def rules_of(settings: SlotSettings) -> SlotRules:
+    """Return the rules of the planner. They pin the slots of a queue if the settings say so."""
+    rules, partitions = settings.rules, settings.leave_queue
+    if not partitions:
+        return rules
+    return msgspec.structs.replace(rules, pinned=rules.pinned | queue_slots(partitions))
 
 
 def check_way(server: Server) -> None:

@@ -6,20 +6,30 @@ count. It compares a node's counters only with earlier counters of the same node
 becomes a primary keeps its counters. If a counter went down, or if a slot is new on its node,
 counting begins at zero again.
 
+Replicas count the writes that their primary sends them like commands of clients. Only commands of
+clients have answers, though. So a slot without sent bytes on a replica costs the replica only
+replicated writes, and this shows what such a write costs it. In other slots, Heatsink subtracts
+this cost; the rest are reads. A primary and its replicas together are as busy as the busiest of
+them (`Demand.used`).
+
 Servers count the time in which they run the commands of a slot. They also need time to read
 requests and to write answers, often several times as much. `SlotRates` divides the whole CPU time
-of the nodes among the slots in proportion to their counted time.
+of the primaries among the slots in proportion to their counted time, and that of the replicas
+likewise.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 
-SLOTS = 16_384
+from .sizes import size_of
+
 WINDOWS = 3
 OVERHEAD_MAX = 50.0  # an idle node needs CPU time for itself, which no slot causes
 
@@ -32,24 +42,31 @@ class SlotCounters(msgspec.Struct, frozen=True):
     cpu_us: int
     bytes_in: int
     bytes_out: int
+    size: int | None = None
+    """Its bytes of memory, if the server counts them."""
 
 
 ZERO = SlotCounters("", 0, 0, 0, 0)
 
 
 class NodeCounters(msgspec.Struct, frozen=True):
-    """A primary node: its name, memory and capacity. `memory_max` is 0 if it has no limit."""
+    """A primary node: its name, memory and capacity."""
 
     id: str
     address: str
     memory: int
     dataset: int
-    memory_max: int
+    room: float = math.inf
+    """How many bytes of slots the node may still take."""
+    spare: float = math.inf
+    """How many bytes it has left for a copy of slots."""
+    excess: float = 0.0
+    """How many bytes of slots should leave, because it is nearly full."""
     cpu_s: float = 0.0
     """The CPU time that the node has used since its start."""
     replicas: int = 0
     cores: float = 1.0
-    """How much CPU the node can use for commands. A node of twice the speed has 2."""
+    """How much CPU the node can use for commands: 2 for twice the speed, 0 to drain the node."""
     kind: str = ""
     """A hash of its modules, functions and users. Slots move only between nodes of one kind."""
 
@@ -62,6 +79,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     slots: Mapping[int, SlotCounters]
     replicas: Mapping[str, Mapping[int, SlotCounters]] = msgspec.field(default_factory=dict)
     """What each replica has counted, by its id. `owner` is the id of its primary."""
+    replicas_cpu_s: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """The CPU time that each replica has used since its start."""
 
     def counted_by(self, member: str, slot: int) -> SlotCounters | None:
         """Return what this node had counted for the slot: zero if the slot was not on this node.
@@ -77,7 +96,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class SlotLoad(msgspec.Struct, frozen=True):
-    """The load of one slot. `cpu` is the share of a core; `size` is an estimate in bytes."""
+    """The load of one slot. `cpu` is the share of a core, on its primary.
+
+    `size` is its data in bytes: an estimate, until the slot is measured. `most` is an upper bound;
+    it is 0 if the slot was not measured.
+    """
 
     slot: int
     node: str
@@ -86,6 +109,20 @@ class SlotLoad(msgspec.Struct, frozen=True):
     written_s: float
     keys: int
     size: int
+    most: int = 0
+    replicated_cpu: float = 0.0
+    """What its replicated writes cost each replica, as a share of a core."""
+    replicated_s: float = 0.0
+    """The bytes a second that each replica gets of its writes."""
+    reads_cpu: float = 0.0
+    """What reads cost all replicas together, as a share of a core."""
+    reads_s: float = 0.0
+    """The bytes a second of reads on all replicas together."""
+
+    @property
+    def heat(self) -> float:
+        """The CPU that clients cause, on the primary and by reads on its replicas."""
+        return self.cpu + self.reads_cpu
 
 
 class NodeLoad(msgspec.Struct, frozen=True):
@@ -96,9 +133,81 @@ class NodeLoad(msgspec.Struct, frozen=True):
     cores: float
     net_max_s: float
     memory: int
-    memory_max: int
+    room: float = math.inf
+    """How many bytes of slots the node may still take."""
     replicas: int = 0
     kind: str = ""
+    spare: float = math.inf
+    """How many bytes it has left for a copy of slots."""
+    excess: float = 0.0
+    """How many bytes of slots should leave, because it is nearly full."""
+
+
+class Demand(msgspec.Struct):
+    """What slots demand of a primary and its replicas, in sum. The fields are as in `SlotLoad`."""
+
+    cpu: float = 0.0
+    net_s: float = 0.0
+    replicated_cpu: float = 0.0
+    replicated_s: float = 0.0
+    reads_cpu: float = 0.0
+    reads_s: float = 0.0
+
+    def add(self, other: SlotLoad | Demand, sign: int = 1) -> None:
+        """Add the demand of a slot or of several; subtract it if `sign` is -1."""
+        self.cpu += sign * other.cpu
+        self.net_s += sign * other.net_s
+        self.replicated_cpu += sign * other.replicated_cpu
+        self.replicated_s += sign * other.replicated_s
+        self.reads_cpu += sign * other.reads_cpu
+        self.reads_s += sign * other.reads_s
+
+    def joined(self, other: Demand, sign: int = 1) -> Demand:
+        """Return the sum; the difference if `sign` is -1."""
+        both = Demand()
+        both.add(self)
+        both.add(other, sign)
+        return both
+
+    def busiest(self, replicas: int) -> tuple[float, float]:
+        """Return the CPU and the bytes a second of the busiest of a primary and its replicas.
+
+        Replicas share the reads. Without replicas, the primary gets them.
+        """
+        if not replicas:
+            return self.cpu + self.reads_cpu, self.net_s + self.reads_s
+        return (
+            max(self.cpu, self.replicated_cpu + self.reads_cpu / replicas),
+            max(self.net_s, self.replicated_s + self.reads_s / replicas),
+        )
+
+    def used(self, node: NodeLoad) -> float:
+        """Return the share of its capacity that the busiest of them uses, if `node` has this."""
+        cpu, net_s = self.busiest(node.replicas)
+        return max(cpu / (node.cores or 1.0), net_s / node.net_max_s)
+
+
+def demand_of(slots: Iterable[SlotLoad]) -> Demand:
+    whole = Demand()
+    for slot in slots:
+        whole.add(slot)
+    return whole
+
+
+def mean_used(whole: Demand, nodes: Iterable[NodeLoad]) -> float:
+    """Return how busy each node would be if the demand were spread evenly over `nodes`."""
+    able = [node for node in nodes if node.cores]
+    cores = max(sum(node.cores for node in able), 1e-9)
+    net_s = max(sum(node.net_max_s for node in able), 1e-9)
+    replicas = sum(node.replicas for node in able) / max(len(able), 1)
+    if not replicas:
+        return max((whole.cpu + whole.reads_cpu) / cores, (whole.net_s + whole.reads_s) / net_s)
+    return max(
+        whole.cpu / cores,
+        whole.net_s / net_s,
+        (whole.replicated_cpu + whole.reads_cpu / replicas) / cores,
+        (whole.replicated_s + whole.reads_s / replicas) / net_s,
+    )
 
 
 class ClusterLoad(msgspec.Struct, frozen=True):
@@ -110,7 +219,11 @@ class ClusterLoad(msgspec.Struct, frozen=True):
 
 
 class NodeUsage(msgspec.Struct, frozen=True):
-    """How busy a node is. `ratio` is its share of used capacity ÷ that of all nodes."""
+    """How busy a node is. `ratio` is 1 for a node as busy as the mean.
+
+    It is the share of its capacity that the node uses, divided by that of all nodes together.
+    `cpu` and `net_s` are those of the busiest of the node and its replicas.
+    """
 
     id: str
     address: str
@@ -126,35 +239,49 @@ class NodeUsage(msgspec.Struct, frozen=True):
 
 def usage_of(load: ClusterLoad, owners: Mapping[int, str] | None = None) -> list[NodeUsage]:
     """Return how busy each node is, or would be if the slots still had these `owners`."""
-    nodes = {node.id: node for node in load.nodes}
-    slots = dict.fromkeys(nodes, 0)
-    cpu, net_s = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)
+    slots = {node.id: 0 for node in load.nodes}
+    demands = {node.id: Demand() for node in load.nodes}
+    whole = Demand()
     for slot in load.slots:
         owner = owners.get(slot.slot, slot.node) if owners else slot.node
-        if owner in nodes:
+        if owner in demands:
             slots[owner] += 1
-            cpu[owner] += slot.cpu
-            net_s[owner] += slot.net_s
-    used = {id: max(cpu[id] / node.cores, net_s[id] / node.net_max_s) for id, node in nodes.items()}
-    mean = max(
-        sum(cpu.values()) / max(sum(node.cores for node in load.nodes), 1e-9),
-        sum(net_s.values()) / max(sum(node.net_max_s for node in load.nodes), 1e-9),
-    )
-    return [
-        NodeUsage(
-            id=node.id,
-            address=node.address,
-            slots=slots[node.id],
-            cpu=cpu[node.id],
-            net_s=net_s[node.id],
-            memory=node.memory,
-            used=used[node.id],
-            ratio=used[node.id] / mean if mean else 1.0,
-            replicas=node.replicas,
-            cores=node.cores,
+            demands[owner].add(slot)
+            whole.add(slot)
+    mean = mean_used(whole, load.nodes)
+    found = []
+    for node in load.nodes:
+        (cpu, net_s), used = demands[node.id].busiest(node.replicas), demands[node.id].used(node)
+        found.append(
+            NodeUsage(
+                id=node.id,
+                address=node.address,
+                slots=slots[node.id],
+                cpu=cpu,
+                net_s=net_s,
+                memory=node.memory,
+                used=used,
+                ratio=used / mean if mean else 1.0,
+                replicas=node.replicas,
+                cores=node.cores,
+            )
         )
-        for node in load.nodes
-    ]
+    return found
+
+
+class Rates(NamedTuple):
+    """What a slot costs a second, in one window. The fields are as in `SlotLoad`."""
+
+    cpu: float = 0.0
+    net_s: float = 0.0
+    written_s: float = 0.0
+    replicated_cpu: float = 0.0
+    replicated_s: float = 0.0
+    reads_cpu: float = 0.0
+    reads_s: float = 0.0
+
+
+IDLE = Rates()
 
 
 class SlotRates:
@@ -165,8 +292,8 @@ class SlotRates:
         self._net_max_s = net_max_s
         self._windows = windows
         self._last: Snapshot | None = None
-        self._rates: dict[int, deque[tuple[float, float, float]]] = {}
-        self._overheads: deque[float] = deque(maxlen=windows)
+        self._rates: dict[int, deque[Rates]] = {}
+        self._overheads: deque[tuple[float, float]] = deque(maxlen=windows)
 
     def add(self, snapshot: Snapshot) -> ClusterLoad | None:
         """Return the load up to this snapshot; None after the first snapshot."""
@@ -174,15 +301,24 @@ class SlotRates:
         if last is None or snapshot.at_s <= last.at_s:
             return None
         took_s = snapshot.at_s - last.at_s
+        replicas = [_ReplicaRates(id, snapshot, last, took_s) for id in snapshot.replicas]
+        of_owner: dict[str, list[_ReplicaRates]] = {}
+        for each in replicas:
+            of_owner.setdefault(each.owner, []).append(each)
+        cost = _cost_of_writes(replicas)
         counted = 0.0
         for slot, counters in snapshot.slots.items():
-            rates = self._rates.setdefault(slot, deque(maxlen=self._windows))
-            rates.append(_slot_rates(slot, counters, snapshot, last, took_s))
-            counted += rates[-1][0]
+            own = _rates(counters, last.counted_by(counters.owner, slot), took_s)
+            rates = _with_replicas(slot, own, of_owner.get(counters.owner, []), cost)
+            self._rates.setdefault(slot, deque(maxlen=self._windows)).append(rates)
+            counted += rates.cpu
         for gone in self._rates.keys() - snapshot.slots.keys():
             del self._rates[gone]
-        used = _cpu(snapshot, last) / took_s
-        self._overheads.append(min(max(used / counted if counted else 1.0, 1.0), OVERHEAD_MAX))
+        now, before = ({node.id: node.cpu_s for node in each.nodes} for each in (snapshot, last))
+        used = _used(now, before) / took_s
+        on_replicas = _used(snapshot.replicas_cpu_s, last.replicas_cpu_s) / took_s
+        counted_there = sum(each.cpu for each in replicas)
+        self._overheads.append((_overhead(used, counted), _overhead(on_replicas, counted_there)))
         return ClusterLoad(
             snapshot.at_s,
             tuple(_node_load(node, self._net_max_s) for node in snapshot.nodes),
@@ -190,52 +326,135 @@ class SlotRates:
         )
 
     def _slot_loads(self, snapshot: Snapshot) -> list[SlotLoad]:
-        weights, overhead = _bytes_per_key(snapshot), median(self._overheads)
+        weights = _bytes_per_key(snapshot)
+        overhead, on_replicas = (median(each) for each in zip(*self._overheads, strict=True))
         found = []
         for slot, counters in snapshot.slots.items():
-            cpu, net_s, written_s = (median(each) for each in zip(*self._rates[slot], strict=True))
-            size = round(counters.keys * weights.get(counters.owner, 0.0))
-            load = SlotLoad(
-                slot, counters.owner, cpu * overhead, net_s, written_s, counters.keys, size
+            rates = _median(self._rates[slot])
+            size, keys = counters.size, counters.keys
+            most = size_of(1, [size]).most if size is not None else 0
+            if size is None:
+                size = round(keys * weights.get(counters.owner, 0.0))
+            found.append(
+                SlotLoad(
+                    slot,
+                    counters.owner,
+                    rates.cpu * overhead,
+                    rates.net_s,
+                    rates.written_s,
+                    keys,
+                    size,
+                    most,
+                    rates.replicated_cpu * on_replicas,
+                    rates.replicated_s,
+                    rates.reads_cpu * on_replicas,
+                    rates.reads_s,
+                )
             )
-            found.append(load)
         return found
 
 
-Rates = tuple[float, float, float]
+def _median(windows: Iterable[Rates]) -> Rates:
+    if all(each is IDLE for each in windows):
+        return IDLE
+    return Rates(*(median(each) for each in zip(*windows, strict=True)))
 
 
-def _slot_rates(
-    slot: int, counters: SlotCounters, now: Snapshot, before: Snapshot, took_s: float
+def _overhead(used: float, counted: float) -> float:
+    """Return by how much the CPU time of servers exceeds the time that they count for slots."""
+    return min(max(used / counted if counted else 1.0, 1.0), OVERHEAD_MAX)
+
+
+Counted = tuple[float, float, float]
+"""CPU (cores), received and sent bytes a second."""
+
+
+class _ReplicaRates:
+    """What the slots of one replica cost it, divided into replicated writes and reads."""
+
+    def __init__(self, id: str, now: Snapshot, before: Snapshot, took_s: float) -> None:
+        counters = now.replicas[id]
+        self.owner = next((each.owner for each in counters.values()), "")
+        self.slots = {
+            slot: _rates(each, before.counted_by(id, slot), took_s)
+            for slot, each in counters.items()
+            if each.owner == self.owner
+        }
+        self.cpu = sum(cpu for cpu, _, _ in self.slots.values())
+
+    def split(
+        self, slot: int, most: float, cost: float | None
+    ) -> tuple[float, float, float, float]:
+        """Return CPU and bytes of replicated writes, and of reads.
+
+        Writes have at most `most` bytes. Each byte of them takes the CPU time `cost`, if known.
+        """
+        cpu, bytes_in, bytes_out = self.slots.get(slot, (0.0, 0.0, 0.0))
+        if not bytes_out:
+            return cpu, bytes_in, 0.0, 0.0
+        copied = min(bytes_in, most)
+        each = cpu / (bytes_in + bytes_out) if cost is None else cost
+        writes = min(copied * each, cpu)
+        return writes, copied, cpu - writes, bytes_in + bytes_out - copied
+
+
+def _cost_of_writes(replicas: Sequence[_ReplicaRates]) -> float | None:
+    """Return the CPU time that a byte of replicated writes takes, from slots that nobody reads.
+
+    Returns None if there are none. All replicas count together: a node may have one busy slot only.
+    """
+    slots = (each for one in replicas for each in one.slots.values())
+    only_written = [each for each in slots if each[1] and not each[2]]
+    bytes_in = sum(each[1] for each in only_written)
+    return sum(each[0] for each in only_written) / bytes_in if bytes_in else None
+
+
+def _with_replicas(
+    slot: int, own: Counted, replicas: Sequence[_ReplicaRates], cost: float | None
 ) -> Rates:
-    """Return CPU, bytes and written bytes a second: of the owner, and of its replicas."""
-    cpu, net_s, written_s = _rates(counters, before.counted_by(counters.owner, slot), took_s)
-    for id, counted in now.replicas.items():
-        reading = counted.get(slot)
-        if reading is not None and reading.owner == counters.owner:
-            more = _rates(reading, before.counted_by(id, slot), took_s)
-            cpu, net_s, written_s = cpu + more[0], net_s + more[1], written_s + more[2]
-    return cpu, net_s, written_s
+    """Return the rates of a slot from its owner's rates and those of the replicas.
+
+    The owner receives all writes from clients, and sends them to each replica. This limits what a
+    replica can have received as replicated writes.
+    """
+    cpu, bytes_in, bytes_out = own
+    if not replicas:
+        return Rates(cpu, bytes_in + bytes_out, bytes_in) if any(own) else IDLE
+    count = len(replicas)
+    most = min(bytes_in, bytes_out / count)
+    split = (one.split(slot, most, cost) for one in replicas)
+    parts = [sum(each) for each in zip(*split, strict=True)]
+    if not any(own) and not any(parts):
+        return IDLE
+    writes_cpu, writes_s, reads_cpu, reads_s = parts
+    return Rates(
+        cpu,
+        bytes_in + bytes_out,
+        bytes_in,
+        writes_cpu / count,
+        writes_s / count,
+        reads_cpu,
+        reads_s,
+    )
 
 
-def _rates(now: SlotCounters, before: SlotCounters | None, took_s: float) -> Rates:
-    """Return the rates of one node's counters; none if the node was not known before."""
+def _rates(now: SlotCounters, before: SlotCounters | None, took_s: float) -> Counted:
+    """Return the rates of a slot on one node; zero if the node was not known `before`."""
     if before is None:
         return 0.0, 0.0, 0.0
     since = ZERO if now.cpu_us < before.cpu_us else before
     bytes_in = max(now.bytes_in - since.bytes_in, 0) / took_s
     bytes_out = max(now.bytes_out - since.bytes_out, 0) / took_s
-    return (now.cpu_us - since.cpu_us) / 1e6 / took_s, bytes_in + bytes_out, bytes_in
+    return (now.cpu_us - since.cpu_us) / 1e6 / took_s, bytes_in, bytes_out
 
 
-def _cpu(now: Snapshot, before: Snapshot) -> float:
-    """The CPU time that all nodes have used since the last reading."""
-    used_s = {node.id: node.cpu_s for node in before.nodes}
-    return sum(max(node.cpu_s - used_s.get(node.id, node.cpu_s), 0.0) for node in now.nodes)
+def _used(now_s: Mapping[str, float], before_s: Mapping[str, float]) -> float:
+    """The CPU time that nodes have used since the last reading."""
+    return sum(max(used - before_s.get(id, used), 0.0) for id, used in now_s.items())
 
 
 def _bytes_per_key(snapshot: Snapshot) -> dict[str, float]:
-    """Return the mean size of a key on each node. Nodes do not count the memory of a slot."""
+    """Return the mean size of a key on each node."""
     keys: dict[str, int] = {}
     for counters in snapshot.slots.values():
         keys[counters.owner] = keys.get(counters.owner, 0) + counters.keys
@@ -249,7 +468,9 @@ def _node_load(node: NodeCounters, net_max_s: float) -> NodeLoad:
         node.cores,
         net_max_s,
         node.memory,
-        node.memory_max,
+        node.room,
         node.replicas,
         node.kind,
+        node.spare,
+        node.excess,
     )

@@ -5,24 +5,42 @@ target owns all slots of the migration, or the source still does. So this proces
 anything about a migration. If the process dies, the servers finish or undo the migration by
 themselves, and the next run waits for that. `Mover` never cancels a migration that it did not
 start, because a server can only cancel all of its migrations at once.
+
+Before each migration, `Mover` measures the data of its slots. It leaves out slots whose upper bound
+does not fit on the target, or that the source has no memory to copy. It cancels a migration that
+fills one of the two in spite of that. It holds the rate by a pause after the migration, for the
+bytes that the target has really received. So that no burst is longer than `BURST_S` at this rate,
+it cuts migrations by their upper bound. A single slot with more data moves alone, and its pause
+comes after it. The source deletes all keys of a migration at once and does nothing else meanwhile,
+so `Mover` cuts migrations by their keys too.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from shlex import quote
 from typing import Protocol
 
 import msgspec
 
 from heatsink.errors import HeatsinkError, Unavailable
 from heatsink.primitives.clock import Clock
+from heatsink.stores.redis.address import RedisAddress
+from heatsink.stores.redis.connection import Refused
 
-from .nodes import Migration, Server, Topology, as_ranges, ranges_of
-from .policy import Move, MoveLimits
+from .answers import Migration, Server, Topology
+from .load import ClusterLoad
+from .policy import Move
+from .rules import MoveLimits
+from .sizes import ROOM, NodeMemory, SlotSize, may_copy
+from .slots import as_ranges, ranges_of
 
 LOOK_S = 0.1
 AGREE_S = 10.0
 HOUR_S = 3_600.0
+BURST_S = 10.0
+SIZES_KEPT_S = 600.0
 
 
 class MovableCluster(Protocol):
@@ -38,9 +56,74 @@ class MovableCluster(Protocol):
 
     async def confirm(self, owner: str, slot: int, topology: Topology) -> None: ...
 
+    async def memory(self, id: str, topology: Topology) -> NodeMemory: ...
+
+    async def sizes(
+        self, owner: str, slots: Sequence[int], topology: Topology
+    ) -> dict[int, SlotSize]: ...
+
 
 class Unsafe(Unavailable):
     """No slot may move now: a node is failing, or another program moves slots. Try again later."""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A move, cut in three: `job` moves now, `skipped` has no room, `rest` is left for later."""
+
+    job: Move
+    skipped: Move
+    rest: Move
+
+
+class _Unpaid(msgspec.Struct, frozen=True):
+    """A migration whose data does not count towards the rate yet."""
+
+    target: str
+    began_s: float
+    most: int
+    received: int | None
+    """The bytes that the target had received before."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """How many bytes of slots may move."""
+
+    room: float
+    """What the target may still take."""
+    copy: float
+    """What the source may copy at once."""
+    burst: float
+    """What the rate allows in one migration. A single slot may have more."""
+
+
+def cut_job(move: Move, sizes: Mapping[int, SlotSize], bounds: Bounds, limits: MoveLimits) -> Cut:
+    """Cut the next migration from a move, by the upper bounds of its slots and by their keys.
+
+    Takes slots in order while they fit. A single slot may exceed `bounds.burst` and
+    `limits.job_keys`.
+    """
+    most_max = min(bounds.copy, bounds.burst)
+    taken: list[int] = []
+    skipped: list[int] = []
+    most = keys = 0
+    for slot in move.slots[: limits.job_slots]:
+        each = sizes[slot]
+        if most + each.most > bounds.room or each.most > bounds.copy:
+            skipped.append(slot)
+        elif taken and (most + each.most > most_max or keys + each.keys > limits.job_keys):
+            break
+        else:
+            taken.append(slot)
+            most += each.most
+            keys += each.keys
+    rest = move.slots[len(taken) + len(skipped) :]
+    return Cut(*(_part(move, tuple(slots), sizes) for slots in (taken, skipped, rest)))
+
+
+def _part(move: Move, slots: tuple[int, ...], sizes: Mapping[int, SlotSize]) -> Move:
+    known = [sizes[slot] for slot in slots if slot in sizes]
+    size, most = sum(each.size for each in known), sum(each.most for each in known)
+    return msgspec.structs.replace(move, slots=slots, size=size, most=most)
 
 
 class Mover:
@@ -52,6 +135,9 @@ class Mover:
         self._clock = clock
         self._seen: dict[str, tuple[float, frozenset[int]]] = {}
         self._confirmed: set[str] = set()
+        self._sizes: dict[int, tuple[float, SlotSize]] = {}
+        self._failed: dict[str, tuple[float, frozenset[int]]] = {}
+        self._unpaid: _Unpaid | None = None
         self.running: Move | None = None
         """The migration that this process carries out now."""
 
@@ -59,47 +145,92 @@ class Mover:
         """Move slots within these limits from now on."""
         self._limits = limits
 
-    def jobs(self, move: Move) -> Iterator[Move]:
-        """Divide a move into migrations within the limits."""
-        each = move.size / max(len(move.slots), 1)
-        count = max(min(self._limits.job_slots, int(self._limits.job_bytes / max(each, 1))), 1)
-        for at in range(0, len(move.slots), count):
-            slots = move.slots[at : at + count]
-            size = round(each * len(slots))
-            yield msgspec.structs.replace(move, slots=slots, size=size)
+    async def measure(self, owner: str, slots: Sequence[int], topology: Topology) -> None:
+        """Measure slots on their owner, and remember their sizes for the next plans."""
+        found = await self._cluster.sizes(owner, slots, topology)
+        now_s = self._clock.monotonic_s()
+        self._sizes |= {slot: (now_s, size) for slot, size in found.items()}
+
+    def sized(self, load: ClusterLoad) -> ClusterLoad:
+        """Return a load with the sizes of the slots that were measured lately."""
+        since_s = self._clock.monotonic_s() - SIZES_KEPT_S
+        self._sizes = {slot: each for slot, each in self._sizes.items() if each[0] > since_s}
+        slots = tuple(
+            msgspec.structs.replace(slot, size=known[1].size, most=known[1].most)
+            if (known := self._sizes.get(slot.slot))
+            else slot
+            for slot in load.slots
+        )
+        return msgspec.structs.replace(load, slots=slots)
+
+    async def next_job(self, move: Move, topology: Topology) -> Cut:
+        """Measure the next slots of a move, and cut the next migration from it.
+
+        Nothing is left to move if the source was to be relieved and has room again: the slots that
+        have left may have had more data than their measurement showed.
+        """
+        source = await self._cluster.memory(move.source, topology)
+        if move.relieves and source.is_relieved:
+            return Cut(*3 * [_part(move, (), {})])
+        slots_max = max(min(self._limits.job_slots, self.room()), 1)
+        limits = msgspec.structs.replace(self._limits, job_slots=slots_max)
+        slots = move.slots[:slots_max]
+        await self.measure(move.source, slots, topology)
+        sizes = {slot: self._sizes[slot][1] for slot in slots}
+        target = await self._cluster.memory(move.target, topology)
+        burst = min(self._limits.job_bytes, BURST_S * self._limits.bytes_s)
+        bounds = Bounds(target.room, may_copy(source.spare, move.written_s), burst)
+        return cut_job(move, sizes, bounds, limits)
+
+    def check_room(self, job: Move) -> None:
+        """Raise `Unsafe` if the hour's budget or the time of the day forbids this migration."""
+        if not self._limits.allows(self._clock.now_s()):
+            raise Unsafe("the rest moves later: no slot may move at this time of the day")
+        if len(job.slots) > self.room():
+            most = self._limits.slots_per_hour
+            raise Unsafe(f"the rest moves later: {most:,} slots may move in an hour")
 
     def room(self) -> int:
-        """Return how many slots may move now, within the hour's budget and the hours of the day."""
-        if not self._limits.allows(self._clock.now_s()):
-            return 0
+        """Return how many slots may still move in this hour."""
         since_s = self._clock.monotonic_s() - HOUR_S
         used = sum(len(slots) for at_s, slots in self._seen.values() if at_s > since_s)
         return self._limits.slots_per_hour - used
 
     async def recent(self) -> dict[int, float]:
-        """Return the monotonic time of each slot's last move, whichever program moved it.
+        """Return when each slot moved last, or failed to move, whichever program moved it.
 
-        The servers remember their migrations. So a new process keeps to the hour's budget, and
-        moves no slot again before the slot has rested.
+        The times are monotonic. The servers remember their migrations. So a new process keeps to
+        the hour's budget, and a slot rests after each attempt: the data of a slot that cannot move
+        is not copied again and again.
         """
         topology = await self._cluster.topology()
         self._remember(await self._cluster.migrations(topology))
-        return {slot: at_s for at_s, slots in sorted_by_time(self._seen) for slot in slots}
+        ended = sorted_by_time(self._seen | self._failed)
+        return {slot: at_s for at_s, slots in ended for slot in slots}
 
     def _remember(self, found: list[Migration]) -> None:
         now_s, time_s = self._clock.monotonic_s(), self._clock.now_s()
         for each in found:
-            if each.state == "success" and each.name not in self._seen:
-                age_s = max(time_s - each.changed_s, 0.0) if each.changed_s else 0.0
-                self._seen[each.name] = now_s - age_s, each.slots
+            age_s = max(time_s - each.changed_s, 0.0) if each.changed_s else 0.0
+            ended = self._seen if each.state == "success" else self._failed
+            if each.has_ended and each.name not in ended:
+                ended[each.name] = now_s - age_s, each.slots
 
     async def check(self) -> Topology:
         """Return the topology. Raises `Unsafe` if no slot may move now.
 
         First confirms all migrations that have ended, even those that this process does not know
         of: an earlier process may have been killed, or the answer to its command may have been
-        lost.
+        lost. If the last migration seemed to fail, this also waits until its data is within the
+        rate.
         """
+        topology = await self._checked()
+        if self._unpaid:
+            await self._pay(topology)
+            topology = await self._checked()
+        return topology
+
+    async def _checked(self) -> Topology:
         topology = await self._cluster.topology()
         if topology.trouble:
             raise Unsafe(f"{topology.trouble}: no slot moves until that is over")
@@ -111,14 +242,20 @@ class Mover:
                     "wait until it has ended"
                 )
         self._remember(found)
-        await self._confirm(found, topology)
+        await self._confirm(found)
         return topology
 
-    async def _confirm(self, found: list[Migration], topology: Topology) -> None:
-        """Wait until the slots of ended migrations are safe on their new owners."""
-        owners = topology.owners
+    async def _confirm(self, found: list[Migration]) -> None:
+        """Wait until the slots of ended migrations are safe on their new owners.
+
+        Asks for the owners again, since they may have been read before the migrations ended.
+        """
         done = [each for each in found if each.state == "success"]
         unsure = [each for each in done if each.name not in self._confirmed]
+        if not unsure:
+            return
+        topology = await self._cluster.topology()
+        owners = topology.owners
         targets = {
             each.target: slot
             for each in unsure
@@ -129,28 +266,70 @@ class Mover:
             await self._cluster.confirm(target, slot, topology)
         self._confirmed = {each.name for each in done}
 
-    async def carry_out(self, job: Move, topology: Topology) -> None:
+    async def carry_out(self, job: Move, topology: Topology) -> int:
         """Migrate the slots of one job, and wait until they are safe on their new owner.
 
-        `topology` is the topology that `check` returned. Raises `Unsafe` if the cluster has changed
-        since the plan was made, and `Unavailable` if the migration fails. Then the source still
-        owns the slots.
+        `topology` is the topology that `check` returned. Returns how many bytes the target has
+        received. Raises `Unsafe` if the cluster has changed since the plan was made, and
+        `Unavailable` if the migration fails. Then the source still owns the slots.
         """
         self._still_right(job, topology)
-        began_s = self._clock.monotonic_s()
-        before = {each.name for each in await self._cluster.migrations(topology)}
+        before = (await self._cluster.memory(job.target, topology)).received
+        most = max(job.most, job.size)
+        self._unpaid = _Unpaid(job.target, self._clock.monotonic_s(), most, before)
+        await self._migrate(job, topology)
+        return await self._pay(topology)
+
+    async def _pay(self, topology: Topology) -> int:
+        """Wait until the last migration, which has ended, is within the rate. Return its bytes.
+
+        If the target does not say what it has received, this assumes the upper bound.
+        """
+        last = self._unpaid
+        if last is None:
+            return 0
+        moved, now = last.most, None
+        with suppress(Unavailable):
+            now = (await self._cluster.memory(last.target, topology)).received
+        if now is not None and last.received is not None and now >= last.received:
+            moved = now - last.received
+        spent_s = self._clock.monotonic_s() - last.began_s
+        await self._clock.sleep(max(moved / self._limits.bytes_s - spent_s, 0.0))
+        self._unpaid = None
+        return moved
+
+    async def _migrate(self, job: Move, topology: Topology) -> None:
+        source = await self._cluster.memory(job.source, topology)
+        found = await self._cluster.migrations(topology)
+        if not all(each.has_ended for each in found):
+            raise Unsafe("another migration has just begun: wait until it has ended")
+        if any(each.state == "success" and each.name not in self._confirmed for each in found):
+            raise Unsafe("another migration has just ended: plan again")
+        before = {each.name for each in found}
         self.running = job
         try:
-            await self._cluster.start(job, topology)
-            await self._wait(job, topology, before)
+            await self._start(job, topology, before)
+            await self._wait(job, topology, before, source)
             after = await self._agreed(job)
             found = await self._cluster.migrations(after)
             self._remember(found)
-            await self._confirm(found, after)
+            await self._confirm(found)
         finally:
             self.running = None
-        spent_s = self._clock.monotonic_s() - began_s
-        await self._clock.sleep(max(job.size / self._limits.bytes_s - spent_s, 0.0))
+
+    async def _start(self, job: Move, topology: Topology, before: set[str]) -> None:
+        """Order the migration. If the answer is lost, look whether it has begun: it needs a watch.
+
+        A migration that nobody watches is not cancelled when it fills a node.
+        """
+        try:
+            await self._cluster.start(job, topology)
+        except Refused:
+            raise
+        except Unavailable:
+            found = await self._cluster.migrations(topology)
+            if not any(self._is_ours(each, job, before) for each in found):
+                raise
 
     def _still_right(self, job: Move, topology: Topology) -> None:
         owners = topology.owners
@@ -159,8 +338,13 @@ class Mover:
         if job.target not in {node.id for node in topology.primaries}:
             raise Unsafe("the target is no primary any more: plan again")
 
-    async def _wait(self, job: Move, topology: Topology, before: set[str]) -> None:
-        """Wait for the end of our migration. Cancel it if it takes too long."""
+    async def _wait(
+        self, job: Move, topology: Topology, before: set[str], source: NodeMemory
+    ) -> None:
+        """Wait for the end of our migration. Cancel it if it takes too long or fills a node.
+
+        `source` is the memory of the source when the migration began.
+        """
         deadline_s = self._clock.monotonic_s() + self._limits.timeout_s
         while True:
             found = await self._cluster.migrations(topology)
@@ -170,7 +354,14 @@ class Mover:
                 _raise_unless_done(ended[-1], job)
                 return
             if self._clock.monotonic_s() > deadline_s:
-                await self._give_up(job, topology, found, before)
+                why = f"took over {self._limits.timeout_s:.0f} s"
+                await self._give_up(job, topology, found, before, why)
+            if (await self._cluster.memory(job.target, topology)).is_full:
+                why = f"filled the memory of {topology.known(job.target).address}"
+                await self._give_up(job, topology, found, before, why)
+            if (await self._cluster.memory(job.source, topology)).is_worn(source):
+                why = f"used up the memory of {topology.known(job.source).address} for its copy"
+                await self._give_up(job, topology, found, before, why)
             await self._clock.sleep(LOOK_S)
 
     def _is_ours(self, each: Migration, job: Move, before: set[str]) -> bool:
@@ -178,14 +369,15 @@ class Mover:
         return is_new and bool(each.slots & set(job.slots))
 
     async def _give_up(
-        self, job: Move, topology: Topology, found: list[Migration], before: set[str]
+        self, job: Move, topology: Topology, found: list[Migration], before: set[str], why: str
     ) -> None:
         running = [each for each in found if not each.has_ended and each.source == job.source]
         slots = ranges_of(job.slots)
-        text = f"the migration of slots {slots} took over {self._limits.timeout_s:.0f} s"
+        text = f"the migration of slots {slots} {why}"
         if all(self._is_ours(each, job, before) for each in running):
             await self._cluster.cancel(job.source, topology)
-            raise Unavailable(f"{text}: Heatsink cancelled it, and the slots stay at {job.source}")
+            address = topology.known(job.source).address
+            raise Unavailable(f"{text}: Heatsink cancelled it, and the slots stay at {address}")
         raise Unsafe(f"{text}, and another migration of the same source is running: look at both")
 
     async def _agreed(self, job: Move) -> Topology:
@@ -203,7 +395,9 @@ class Mover:
 
 def _raise_unless_done(ended: Migration, job: Move) -> None:
     if ended.state != "success":
-        why = f": {ended.message}" if ended.message else ""
+        why = f": {ended.message.strip()}" if ended.message else ""
+        if "auth" in ended.message.lower():
+            why += " (set primaryauth and primaryuser on the nodes, so that they can log in)"
         slots = ranges_of(job.slots)
         raise Unavailable(f"the migration of slots {slots} {ended.state}{why}: they did not move")
 
@@ -216,36 +410,57 @@ class MoveReport(msgspec.Struct, frozen=True):
     at_s: float
     """When it ended, as seconds since 1970."""
     error: str = ""
+    moved: int = 0
+    """The bytes that the target has received."""
 
 
 async def carry_out_each(
-    mover: Mover, moves: tuple[Move, ...], clock: Clock
+    mover: Mover,
+    moves: tuple[Move, ...],
+    clock: Clock,
+    leads: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[MoveReport]:
     """Carry out moves in order, and yield a report after each migration.
 
-    Stops at the first move that fails, or when the budget is used up. Before each migration the
-    cluster is checked. After a fail-over the remaining moves are dropped, because the loads were
-    measured before the fail-over.
+    Leaves out slots for which there is no room, and reports them. Stops at the first migration that
+    fails, or when the budget is used up. Before each migration the cluster is checked. After a
+    fail-over the remaining moves are dropped, because the loads were measured before the fail-over.
     """
     planned: set[str] | None = None
-    for job in (job for move in moves for job in mover.jobs(move)):
-        began_s = clock.monotonic_s()
-        try:
-            topology = await mover.check()
-            primaries = {node.id for node in topology.primaries}
-            if planned not in (None, primaries):
-                raise Unsafe("a primary has changed since the plan was made: plan again")
-            planned = primaries
-            if len(job.slots) > mover.room():
-                raise Unsafe(
-                    "the rest moves later: the budget of slots for this hour is used up, or the "
-                    "present time is outside the hours in which slots may move"
-                )
-            await mover.carry_out(job, topology)
-        except HeatsinkError as error:
-            yield MoveReport(job, clock.monotonic_s() - began_s, clock.now_s(), str(error))
-            return
-        yield MoveReport(job, clock.monotonic_s() - began_s, clock.now_s())
+    for move in moves:
+        job = rest = move
+        while rest.slots:
+            began_s = clock.monotonic_s()
+            try:
+                topology = await mover.check()
+                if not leads():
+                    raise Unsafe("another process balances this cluster now")
+                primaries = {node.id for node in topology.primaries}
+                if planned not in (None, primaries):
+                    raise Unsafe("a primary has changed since the plan was made: plan again")
+                planned = primaries
+                cut = await mover.next_job(rest, topology)
+                job, rest = cut.job, cut.rest
+                if cut.skipped.slots:
+                    why = no_room(cut.skipped, topology)
+                    yield MoveReport(cut.skipped, 0.0, clock.now_s(), why)
+                if not job.slots:
+                    continue
+                mover.check_room(job)
+                moved = await mover.carry_out(job, topology)
+            except HeatsinkError as error:
+                yield MoveReport(job, clock.monotonic_s() - began_s, clock.now_s(), str(error))
+                return
+            yield MoveReport(job, clock.monotonic_s() - began_s, clock.now_s(), moved=moved)
+
+
+def no_room(skipped: Move, topology: Topology) -> str:
+    """Say why slots of a move were left out."""
+    nodes = [topology.known(id).address for id in (skipped.source, skipped.target)]
+    return (
+        f"left out, with up to {skipped.most / 1e6:,.1f} MB: {nodes[1]} has no room for them "
+        f"below {ROOM:.0%} of its memory, or {nodes[0]} has none to copy them under its writes"
+    )
 
 
 def sorted_by_time(
@@ -254,16 +469,24 @@ def sorted_by_time(
     return sorted(seen.values(), key=lambda each: each[0])
 
 
-def commands_for(move: Move, topology: Topology, server: Server) -> str:
+def commands_for(move: Move, topology: Topology, server: Server, login: RedisAddress) -> str:
     """Return the shell commands with which a person carries out one move on this kind of server.
 
     `Mover` itself moves slots only on servers where one command moves them atomically. On other
     servers, an interrupted move leaves a slot half-way, and a person has to decide how to go on.
+    The commands use TLS and the user of `login`. They expect the password in `REDISCLI_AUTH`.
     """
     source, target = topology.known(move.source), topology.known(move.target)
-    cli = "valkey-cli" if server.name.startswith("Valkey") else "redis-cli"
+    words = ["valkey-cli" if server.name.startswith("Valkey") else "redis-cli"]
+    words += ["--tls"] if login.tls else []
+    words += ["--cacert", quote(login.options.ca)] if login.tls and login.options.ca else []
+    words += ["--user", quote(login.user)] if login.user else []
+    cli = " ".join(words)
     at_source = f"{cli} -h {source.host} -p {source.port}"
     at_target = f"{cli} -h {target.host} -p {target.port}"
+    password = ' AUTH "$REDISCLI_AUTH"' if login.password else ""
+    if login.user:
+        password = f' AUTH2 {quote(login.user)} "$REDISCLI_AUTH"'
     ranges = " ".join(f"{first} {last}" for first, last in as_ranges(move.slots))
     if server.way == "migrateslots":
         return f"{at_source} CLUSTER MIGRATESLOTS SLOTSRANGE {ranges} NODE {target.id}"
@@ -273,6 +496,7 @@ def commands_for(move: Move, topology: Topology, server: Server) -> str:
         f"{first}" if first == last else f"$(seq {first} {last})"
         for first, last in as_ranges(move.slots)
     )
+    migrate = f'MIGRATE {target.host} {target.port} "" 0 5000{password} KEYS'
     return "\n".join(
         (
             f"for slot in {slots}; do",
@@ -280,7 +504,7 @@ def commands_for(move: Move, topology: Topology, server: Server) -> str:
             f"  {at_source} CLUSTER SETSLOT $slot MIGRATING {target.id}",
             f'  while [ "$({at_source} CLUSTER COUNTKEYSINSLOT $slot)" -gt 0 ]; do',
             f"    {at_source} CLUSTER GETKEYSINSLOT $slot 100 | tr '\\n' '\\0' |",
-            f'      xargs -0 {at_source} MIGRATE {target.host} {target.port} "" 0 5000 KEYS',
+            f"      xargs -0 {at_source} {migrate}",
             "  done",
             f"  {at_target} CLUSTER SETSLOT $slot NODE {target.id}",
             f"  {at_source} CLUSTER SETSLOT $slot NODE {target.id}",

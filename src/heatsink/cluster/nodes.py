@@ -1,36 +1,52 @@
-"""What the nodes of a Redis or Valkey Cluster say about themselves, read and parsed.
+"""The nodes of a Redis or Valkey Cluster: questions and orders to them.
 
-`CLUSTER NODES` lists the nodes, their slots, and slots that an interrupted migration has left
-half-way. `CLUSTER SLOT-STATS` (Valkey 8.0 or newer, Redis 8.2 or newer) has the counters of each
-slot. Some servers keep only the number of keys, unless `cluster-slot-stats-enabled` is `yes`.
+`answers.py` parses what they answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from hashlib import blake2b
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from redis.crc import key_slot
 
-from heatsink.bulk.plan import LEGACY
-from heatsink.errors import InvalidSetting, Misconfigured, NoAccess, Unavailable
+from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import RedisAddress, parse
 from heatsink.stores.redis.connection import FAILURES, Connection, Refused, open_driver
-from heatsink.stores.redis.queue.keys import HOMES, QueueKeys
 
-from .load import SLOTS, NodeCounters, SlotCounters, Snapshot
+from .answers import (
+    SETTING,
+    Migration,
+    Node,
+    NoSlotStatistics,
+    Server,
+    Topology,
+    ailment_of,
+    counted_in,
+    cpu_s_in,
+    endpoints_in,
+    in_order,
+    migration,
+    one_of_each,
+    pairs_of_lines,
+    parse_node,
+    server_of,
+    text,
+    trouble_of,
+)
+from .keys import SlotKeys, keys_of, slot_sizes
+from .load import NodeCounters, SlotCounters, Snapshot
 from .policy import Move
+from .sizes import NodeMemory, SlotSize, memory_of
+from .slots import SLOTS, as_ranges, key_in
 
-SETTING = "cluster-slot-stats-enabled"
 TIMEOUT_S = 5.0
-FAILING = frozenset({"fail", "fail?", "handshake", "noaddr"})
 LEASE = "{heatsink-balance}"
 LEASE_SCRIPT = """
 local holder = redis.call('GET', KEYS[1])
@@ -40,107 +56,8 @@ return 1
 """
 SPEED_SCRIPT = "local n = 0 for i = 1, 200000 do n = n + i % 7 end return n"
 SPEED_RUNS = 5
-KEYS_SAMPLED = 20
 WAIT_MS = 4_000
 CONFIRM_S = 10.0
-ENDED = frozenset({"success", "failed", "canceled", "cancelled"})
-
-
-class Node(msgspec.Struct, frozen=True):
-    """A node, as another node of the cluster describes it."""
-
-    id: str
-    host: str
-    port: int
-    flags: frozenset[str]
-    primary: str
-    """The id of the primary that it replicates; empty for a primary."""
-    epoch: int
-    is_linked: bool
-    ranges: tuple[tuple[int, int], ...] = ()
-    open_slots: tuple[int, ...] = ()
-    """Slots in importing or migrating state. A node knows this of itself only."""
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    @property
-    def is_primary(self) -> bool:
-        return "master" in self.flags
-
-    @property
-    def is_failing(self) -> bool:
-        return bool(self.flags & FAILING)
-
-    @property
-    def slots(self) -> Iterator[int]:
-        for first, last in self.ranges:
-            yield from range(first, last + 1)
-
-
-class Migration(msgspec.Struct, frozen=True):
-    """A migration of slots that a node runs or has run."""
-
-    name: str
-    source: str
-    target: str
-    slots: frozenset[int]
-    state: str
-    message: str = ""
-    changed_s: float = 0.0
-    """When its state changed last, by the clock of the node; 0 if unknown."""
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state in ENDED
-
-
-class Topology(msgspec.Struct, frozen=True):
-    """The nodes of a cluster, and why it is not safe to move slots now, if it is not."""
-
-    nodes: tuple[Node, ...]
-    trouble: str = ""
-
-    @property
-    def primaries(self) -> tuple[Node, ...]:
-        return tuple(node for node in self.nodes if node.is_primary and not node.is_failing)
-
-    @property
-    def owners(self) -> dict[int, str]:
-        """The owner of each slot."""
-        return {slot: node.id for node in self.nodes if node.is_primary for slot in node.slots}
-
-    def replicas(self, primary: str) -> list[Node]:
-        """Return the replicas of a primary that do not fail."""
-        return [node for node in self.nodes if node.primary == primary and not node.is_failing]
-
-    def known(self, id: str) -> Node:
-        """Return the node with this id. Raises `Unavailable` if it has left the cluster."""
-        for node in self.nodes:
-            if node.id == id:
-                return node
-        raise Unavailable(f"node {id} has left the cluster")
-
-
-class Server(msgspec.Struct, frozen=True):
-    """A server and its way to move slots.
-
-    `migrateslots`: atomic, started on the source (Valkey 9). `import`: atomic, started on the
-    target (Redis 8.4). `setslot`: key by key, by many commands.
-    """
-
-    name: str
-    version: tuple[int, ...]
-    way: Literal["migrateslots", "import", "setslot"]
-
-
-class NoSlotStatistics(Misconfigured):
-    """The servers keep no statistics of slots, or they are turned off (`can_enable`)."""
-
-    def __init__(self, message: str, can_enable: bool = False) -> None:
-        super().__init__(message)
-        self.can_enable = can_enable
 
 
 class ClusterNodes:
@@ -150,26 +67,28 @@ class ClusterNodes:
     `NoSlotStatistics` if the servers have no statistics.
     """
 
-    def __init__(self, url: str, clock: Clock, rng: Random) -> None:
+    def __init__(self, url: str, clock: Clock, rng: Random, node_bytes: int = 0) -> None:
+        """`node_bytes` is the memory of a node that has no `maxmemory`; 0: ask its machine."""
         address = parse(url, "URL", TIMEOUT_S)
         if address.kind == "sentinel":
             raise InvalidSetting(
                 "URL names a Sentinel: use redis+cluster://host1,host2 with nodes of a cluster",
                 field="URL",
             )
-        self._address = address
+        self.address = address
         self._clock = clock
         self._rng = rng
+        self.node_bytes = node_bytes
         self._connections: dict[tuple[str, int], Connection] = {}
 
     @property
     def shown(self) -> str:
         """The hosts of the URL, for people, without user and password."""
-        return str(self._address)
+        return str(self.address)
 
     def address_of(self, node: Node) -> RedisAddress:
         """Return the address of a node, with the login of the cluster's URL."""
-        return self._address.node(node.host, node.port)
+        return self.address.node(node.host, node.port)
 
     def to(self, node: Node) -> Connection:
         """Return the connection to a node."""
@@ -177,7 +96,7 @@ class ClusterNodes:
 
     def _connection(self, host: str, port: int) -> Connection:
         if (host, port) not in self._connections:
-            address: RedisAddress = self._address.node(host, port)
+            address: RedisAddress = self.address.node(host, port)
             self._connections[host, port] = Connection(address, self._clock, self._rng)
         return self._connections[host, port]
 
@@ -192,12 +111,13 @@ class ClusterNodes:
             *(self._ailment(node) for node in nodes if not node.is_failing)
         )
         asked = dict(zip((node.id for node in primaries), views, strict=True))
+        at = {node.id: (node.host, node.port) for node in nodes}
         own = {
-            node.id: node
+            node.id: msgspec.structs.replace(node, host=at[node.id][0], port=at[node.id][1])
             for view in views
             if not isinstance(view, BaseException)
             for node in view
-            if "myself" in node.flags
+            if "myself" in node.flags and node.id in at
         }
         merged = tuple(own.get(node.id, node) for node in nodes)
         return Topology(merged, trouble_of(merged, asked) or next(filter(None, ailing), ""))
@@ -215,10 +135,10 @@ class ClusterNodes:
 
     async def _any_view(self) -> list[Node]:
         error: Exception = Unavailable("no node of the cluster was named: name one in URL")
-        known = [*self._address.hosts, *self._connections]
+        known = [*self.address.hosts, *self._connections]
         for host, port in dict.fromkeys(known):
             try:
-                return await self._view(self._connection(host, port))
+                return await self._reachable(host, port)
             except Refused as refusal:
                 if refusal.code == "NOPERM":
                     raise NoAccess(
@@ -232,6 +152,18 @@ class ClusterNodes:
             except Unavailable as failure:
                 error = failure
         raise error
+
+    async def _reachable(self, host: str, port: int) -> list[Node]:
+        """Return all nodes at the addresses that the cluster tells clients to use."""
+        connection = self._connection(host, port)
+        nodes = await self._view(connection)
+        told: dict[str, str] = {}
+        with suppress(Refused):  # servers before Redis 7 know no other addresses
+            told = endpoints_in(await connection.run("CLUSTER", "SHARDS"), host)
+        return [
+            msgspec.structs.replace(node, host=told.get(node.id) or node.host or host)
+            for node in nodes
+        ]
 
     async def _view(self, connection: Connection) -> list[Node]:
         answer: bytes = await connection.run("CLUSTER", "NODES")
@@ -256,25 +188,51 @@ class ClusterNodes:
                 slots |= counters
             else:
                 replicas[node.id] = counters
-        return Snapshot(self._clock.monotonic_s(), tuple(nodes), slots, replicas)
+        used = await asyncio.gather(
+            *(self._info(node, "cpu") for node in members if not node.is_primary)
+        )
+        replicas_cpu_s = dict(zip(replicas, map(cpu_s_in, used), strict=True))
+        return Snapshot(self._clock.monotonic_s(), tuple(nodes), slots, replicas, replicas_cpu_s)
 
     async def node_counters(
         self, node: Node, topology: Topology, cores: Mapping[str, float]
     ) -> NodeCounters:
         """Read the memory, the CPU time and the kind of a primary."""
-        info: dict[str, Any] = await self.to(node).run("INFO", "memory")
-        info |= await self.to(node).run("INFO", "cpu")
+        info = await self._info(node, "memory", "replication", "cpu")
+        memory = self._memory_in(info, node, topology)
         return NodeCounters(
             id=node.id,
             address=node.address,
             memory=int(info["used_memory"]),
             dataset=int(info.get("used_memory_dataset", info["used_memory"])),
-            memory_max=int(info.get("maxmemory", 0) or info.get("total_system_memory", 0)),
-            cpu_s=float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
+            room=memory.room,
+            spare=memory.spare,
+            excess=memory.excess,
+            cpu_s=cpu_s_in(info),
             replicas=len(topology.replicas(node.id)),
             cores=cores.get(node.address, 1.0),
             kind=await self._kind(node),
         )
+
+    async def _info(self, node: Node, *sections: str) -> dict[str, Any]:
+        answers = await asyncio.gather(*(self.to(node).run("INFO", each) for each in sections))
+        return {name: value for answer in answers for name, value in answer.items()}
+
+    def _memory_in(self, info: Mapping[str, Any], node: Node, topology: Topology) -> NodeMemory:
+        sharing = sum(each.host == node.host for each in topology.nodes)
+        return memory_of(info, sharing, self.node_bytes)
+
+    async def memory(self, id: str, topology: Topology) -> NodeMemory:
+        """Read how much memory a node uses, its limit, and what it has received in migrations."""
+        node = topology.known(id)
+        sections = ("memory", "replication", "stats", "persistence")
+        return self._memory_in(await self._info(node, *sections), node, topology)
+
+    async def sizes(
+        self, owner: str, slots: Sequence[int], topology: Topology
+    ) -> dict[int, SlotSize]:
+        """Measure the data of slots on their owner."""
+        return await slot_sizes(self.to(topology.known(owner)), slots)
 
     async def _counters(self, node: Node) -> dict[int, SlotCounters]:
         return counted_in(await self._statistics(node), node.primary or node.id)
@@ -292,6 +250,11 @@ class ClusterNodes:
                 f"{node.address} has no CLUSTER SLOT-STATS: slots are measured by Valkey 8.0 or "
                 "newer and Redis 8.2 or newer"
             ) from None
+        except Unavailable:
+            raise Unavailable(
+                f"{node.address} does not answer: it is down, or the cluster announces an address "
+                "that is not valid here"
+            ) from None
         return found
 
     async def _kind(self, node: Node) -> str:
@@ -302,7 +265,7 @@ class ClusterNodes:
         said = []
         for words in (("MODULE", "LIST"), ("FUNCTION", "LIST", "WITHCODE"), ("ACL", "LIST")):
             with suppress(Refused):
-                said.append(repr(await self.to(node).run(*words)))
+                said.append(in_order(await self.to(node).run(*words)))
         return blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
 
     async def server(self, topology: Topology) -> Server:
@@ -372,26 +335,14 @@ class ClusterNodes:
     async def lead(self, name: str, lease_ms: int, topology: Topology) -> bool:
         """Take or renew the lease of balancers, which is a key in the cluster itself.
 
-        Returns whether `name` holds the lease. The lease saves work, but safety does not depend on
-        it: if two balancers run at once, they find each other's migrations and stop.
+        Returns whether `name` holds the lease.
         """
         owner = topology.known(topology.owners[key_slot(LEASE.encode())])
         return bool(await self.to(owner).run("EVAL", LEASE_SCRIPT, 1, LEASE, name, lease_ms))
 
-    async def hottest_keys(self, slot: int, topology: Topology, most: int) -> list[str]:
-        """Return keys of a slot: the most used ones if the server counts uses, otherwise any keys.
-
-        Servers count the uses of keys only with an LFU policy for `maxmemory-policy`.
-        """
-        connection = self.to(topology.known(topology.owners[slot]))
-        names: list[bytes] = await connection.run("CLUSTER", "GETKEYSINSLOT", slot, KEYS_SAMPLED)
-        policy = (await connection.run("INFO", "memory")).get("maxmemory_policy", "")
-        if "lfu" in policy:
-            with suppress(Refused):  # the user may read no keys, or a key has just gone
-                uses = [int(await connection.run("OBJECT", "FREQ", name) or 0) for name in names]
-                ranked = sorted(zip(uses, names, strict=True), reverse=True)
-                names = [name for _, name in ranked]
-        return [text_or_hex(name) for name in names[:most]]
+    async def keys_of(self, slot: int, topology: Topology, most: int) -> SlotKeys:
+        """Return some keys of a slot: the most used ones if the server counts uses."""
+        return await keys_of(self.to(topology.known(topology.owners[slot])), slot, most)
 
     async def enable_statistics(self, topology: Topology) -> None:
         """Turn the statistics of slots on, on all nodes, until their next restart."""
@@ -408,181 +359,3 @@ class ClusterNodes:
 
     async def close(self) -> None:
         await asyncio.gather(*(each.close() for each in self._connections.values()))
-
-
-def text(answer: bytes | str) -> str:
-    return answer.decode() if isinstance(answer, bytes) else answer
-
-
-def text_or_hex(name: bytes) -> str:
-    """Return the name of a key for people. Bytes that are not text become hexadecimal digits."""
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return f"0x{name.hex()}"
-
-
-def pairs(answer: Any) -> dict[str, Any]:
-    """Return a map that a server sent, in either protocol, with text as its keys."""
-    if isinstance(answer, Mapping):
-        return {text(name): value for name, value in answer.items()}
-    return {text(name): value for name, value in zip(answer[::2], answer[1::2], strict=True)}
-
-
-def parse_node(line: str) -> Node:
-    """Parse a line of `CLUSTER NODES`."""
-    id, where, flags, primary, _, _, epoch, link, *slots = line.split()
-    place = where.partition(",")[0].partition("@")[0]
-    host, _, port = place.rpartition(":")
-    named = where.partition(",")[2].partition(",")[0]
-    ranges = [each for each in slots if not each.startswith("[")]
-    half = [each for each in slots if each.startswith("[")]
-    return Node(
-        id=id,
-        host=named or host.strip("[]"),
-        port=int(port),
-        flags=frozenset(flags.split(",")),
-        primary="" if primary == "-" else primary,
-        epoch=int(epoch),
-        is_linked=link == "connected",
-        ranges=tuple(_range(each) for each in ranges),
-        open_slots=tuple(int(each[1:].partition("-")[0]) for each in half),
-    )
-
-
-def _range(words: str) -> tuple[int, int]:
-    first, _, last = words.partition("-")
-    return int(first), int(last or first)
-
-
-def trouble_of(nodes: Sequence[Node], asked: Mapping[str, object]) -> str:
-    """Say why no slot should move now; empty if the cluster is well."""
-    for node in nodes:
-        if node.is_failing:
-            return f"{node.address} is failing ({', '.join(sorted(node.flags & FAILING))})"
-        if node.open_slots:
-            return (
-                f"{node.address} has slots in importing or migrating state "
-                f"({ranges_of(node.open_slots)}): finish or undo that migration first"
-            )
-        if isinstance(asked.get(node.id), BaseException):
-            return f"{node.address} does not answer"
-    covered = sum(1 for node in nodes if node.is_primary for _ in node.slots)
-    if covered < SLOTS:
-        return f"{SLOTS - covered} slots have no owner"
-    return ""
-
-
-def counted_in(answer: Sequence[Any], owner: str) -> dict[int, SlotCounters]:
-    """Parse an answer to `CLUSTER SLOT-STATS`, of the owner of the slots or of its replica.
-
-    Raises `NoSlotStatistics` if CPU time is missing.
-    """
-    found: dict[int, SlotCounters] = {}
-    for slot, words in answer:
-        counted = pairs(words)
-        if "cpu-usec" not in counted:
-            raise NoSlotStatistics(
-                f"the cluster does not count the CPU time of slots: set {SETTING} to yes on "
-                "all nodes, or run `heatsink cluster look URL --enable`",
-                can_enable=True,
-            )
-        found[slot] = SlotCounters(
-            owner,
-            int(counted["key-count"]),
-            int(counted["cpu-usec"]),
-            int(counted["network-bytes-in"]),
-            int(counted["network-bytes-out"]),
-        )
-    return found
-
-
-def migration(answer: Any) -> Migration:
-    """Parse an entry of `CLUSTER GETSLOTMIGRATIONS`.
-
-    A target whose source has vanished does not name the source any more.
-    """
-    said = pairs(answer)
-    ranges = [_range(each) for each in text(said["slot_ranges"]).split()]
-    return Migration(
-        name=text(said["name"]),
-        source=text(said.get("source_node", "")),
-        target=text(said.get("target_node", "")),
-        slots=frozenset(slot for first, last in ranges for slot in range(first, last + 1)),
-        state=text(said["state"]),
-        message=text(said.get("message", "")),
-        changed_s=float(said.get("last_update_time", 0)),
-    )
-
-
-def one_of_each(found: Iterable[Migration]) -> list[Migration]:
-    """Join what source and target say of a migration: it has ended if both say so."""
-    joined: dict[str, Migration] = {}
-    for each in found:
-        other = joined.get(each.name)
-        if other is None or (other.has_ended and other.state != "success") or not each.has_ended:
-            joined[each.name] = each
-    return list(joined.values())
-
-
-def pairs_of_lines(answer: bytes | str) -> dict[str, str]:
-    """Return the values of an answer with lines like `cluster_state:ok`."""
-    found = (line.partition(":") for line in text(answer).splitlines())
-    return {name: value for name, colon, value in found if colon}
-
-
-def ailment_of(node: Node, replication: Mapping[str, Any], state: Mapping[str, str]) -> str:
-    """Return why no slot should move, by a node's own report; empty if the node is well."""
-    if state.get("cluster_state", "ok") != "ok":
-        return f"{node.address} says that the state of the cluster is {state['cluster_state']}"
-    if replication.get("master_failover_state", "no-failover") != "no-failover":
-        return f"{node.address} hands over to its replica"
-    if node.is_primary:
-        return ""
-    if replication.get("master_sync_in_progress") or replication.get("master_link_status") != "up":
-        return f"{node.address} is not in step with its primary: wait until it has copied all data"
-    return ""
-
-
-def server_of(info: Mapping[str, Any]) -> Server:
-    """Return what a server is, from its `INFO server`."""
-    is_valkey = "valkey_version" in info
-    words = str(info["valkey_version"] if is_valkey else info["redis_version"])
-    version = tuple(int(each) if each.isdigit() else 0 for each in words.split("."))
-    name = f"{'Valkey' if is_valkey else 'Redis'} {words}"
-    if is_valkey:
-        return Server(name, version, "migrateslots" if version >= (9,) else "setslot")
-    return Server(name, version, "import" if version >= (8, 4) else "setslot")
-
-
-def as_ranges(slots: Iterable[int]) -> list[tuple[int, int]]:
-    """Join slots to ranges, in ascending order."""
-    found: list[tuple[int, int]] = []
-    for slot in sorted(slots):
-        if found and found[-1][1] == slot - 1:
-            found[-1] = found[-1][0], slot
-        else:
-            found.append((slot, slot))
-    return found
-
-
-def ranges_of(slots: Iterable[int]) -> str:
-    """Return slots in words: `5, 7-9`."""
-    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in as_ranges(slots))
-
-
-def queue_slots(partitions: int) -> frozenset[int]:
-    """Return the slots of Heatsink's queue: its partitions, batches, limits and fleet."""
-    keys = QueueKeys()
-    names = [keys.partition(number) for number in range(partitions)]
-    names += [f"{{batch_{n}}}" for n in range(HOMES)] + [f"{{limit_{n}}}" for n in range(HOMES)]
-    names += [keys.newest(), keys.fleet("plan"), keys.partition(LEGACY)]
-    return frozenset(key_slot(name.encode()) for name in names)
-
-
-@cache
-def key_in(slot: int) -> str:
-    """Return the name of a key in this slot."""
-    return next(
-        name for n in range(2**20) if key_slot((name := f"{{heatsink-{n}}}").encode()) == slot
-    )

@@ -1,170 +1,50 @@
 """Which slots to move, and why: a pure planner for a Redis or Valkey Cluster.
 
-A node is as busy as its busiest resource: CPU or network. The planner takes slots from the busiest
-node and gives them to the coolest, one by one, while this makes the busier of the two less busy. If
-several moves help about equally, the planner prefers moves with fewer bytes, fewer writes and fewer
-new ranges of slots. A slot that makes up half of its node's load stays. The other slots of this
-node leave instead, so that the slot gets the node for itself.
+A node is as busy as its busiest resource: CPU or network, and as busy as its busiest replica. The
+planner takes slots from the busiest node and gives them to the coolest, one by one, while this
+makes the busier of the two less busy. If several moves help about equally, the planner prefers
+moves with fewer bytes, fewer writes and fewer new ranges of slots. A slot that makes up half of its
+node's load stays. The other slots of this node leave instead, so that the slot gets the node for
+itself.
+
+No slot moves without gain. A slot with hardly any load stays, since its move would cost the copy of
+its data and bring nothing. All slots of a node stay if together they would not make the node
+noticeably less busy.
+
+Loads are measured with noise, which must not send slots back and forth. So a slot stays if its move
+would mostly exchange the roles of two nodes (`GAIN`). If two nodes are both busy, slots go from one
+to the other only if one is much busier (`_is_cooler`).
 
 A slot cannot be divided. If one slot alone is busier than the mean node, it sets a *ceiling*: no
 move can make the busiest node less busy than this slot.
+
+A node without capacity (`cores` 0) is *drained*: all its slots leave, also the idle ones.
+
+A node that is nearly full is *relieved*: slots with much data and little load leave it, until it
+has room again. Nothing else is planned meanwhile.
 """
 
 from __future__ import annotations
 
-import re
+import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from heatsink.errors import InvalidSetting
-from heatsink.primitives.checks import CheckedStruct, check_kind, check_number
-
-from .load import SLOTS, ClusterLoad, NodeLoad, SlotLoad
+from .load import ClusterLoad, Demand, NodeLoad, SlotLoad, demand_of, mean_used
+from .rules import SlotRules
+from .sizes import ROOM, may_copy
+from .slots import as_ranges
 
 FULL = 0.9  # of a node's capacity: above it, requests wait
 HALF = 0.5  # of its node's load: such a slot stays, and its neighbours leave
-ROOM = 0.8  # of maxmemory: a target must stay below it
+IDLE = 0.02  # of the mean slot's load: a slot with less stays where it is
 ALIKE = 0.9  # of the best gain: among such moves, the cheapest wins
-DAY_MINUTES = 24 * 60
-RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-HOURS = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
+GAIN = 0.2  # of a unit's load: a unit stays if its move makes the busier node less busy by less
 RANGE_COST = 64 * 1024  # bytes: what one more range of slots counts as
-
-
-class SlotRules(msgspec.Struct, frozen=True):
-    """When to move slots, and how much at a time."""
-
-    start: float = 1.25
-    """Begin to move when the busiest node is this many times as busy as the mean."""
-    stop: float = 1.10
-    """Stop when the busiest node is at most this many times as busy as the mean."""
-    patience: int = 3
-    """How many windows in a row must be above `start`."""
-    idle: float = 0.02
-    """Do nothing while the busiest node uses less than this share of its capacity."""
-    gain_min: float = 0.005
-    """The least that a slot must bring, as a share of the mean load."""
-    slots_max: int = 4_096
-    """The most slots in one plan."""
-    ranges_max: int = 2_000
-    """The most ranges of slots in the whole cluster. Clients download the list of ranges."""
-    rest_s: float = 600.0
-    """How long a slot stays where it was moved to."""
-    pinned: frozenset[int] = frozenset()
-    """Slots that never move."""
-
-    def __post_init__(self) -> None:
-        check_number("stop", self.stop, 1, 10)
-        check_number("start", self.start, self.stop, 10)
-        check_number("patience", self.patience, 1, 1_000)
-        check_number("idle", self.idle, 0, 1)
-        check_number("gain_min", self.gain_min, 0, 1)
-        check_number("slots_max", self.slots_max, 1, 16_384)
-        check_number("ranges_max", self.ranges_max, 1, 16_384)
-        check_number("rest_s", self.rest_s, 0, 86_400)
-
-
-class MoveLimits(msgspec.Struct, frozen=True):
-    """How fast, how much and when slots may move."""
-
-    bytes_s: float = 50e6
-    """Data a second, on average over a migration and the pause after it."""
-    slots_per_hour: int = 4_096
-    """The most slots in any hour."""
-    job_slots: int = 256
-    """The most slots in one migration."""
-    job_bytes: int = 256 * 1024**2
-    """The most data in one migration, unless one slot has more."""
-    timeout_s: float = 120.0
-    """After this time, a migration is cancelled."""
-    hours: tuple[int, int] | None = None
-    """From which to which minute of the day (UTC) slots may move; None for any time."""
-
-    def __post_init__(self) -> None:
-        check_number("bytes_s", self.bytes_s, 1, 1e12)
-        check_number("slots_per_hour", self.slots_per_hour, 1, 10**6)
-        check_number("job_slots", self.job_slots, 1, 16_384)
-        check_number("job_bytes", self.job_bytes, 1, 10**12)
-        check_number("timeout_s", self.timeout_s, 1, 86_400)
-        for minute in self.hours or ():
-            check_number("hours", minute, 0, DAY_MINUTES)
-
-    def allows(self, time_s: float) -> bool:
-        """Return whether slots may move at this time of the day."""
-        if self.hours is None:
-            return True
-        first, last = self.hours
-        minute = time_s // 60 % DAY_MINUTES
-        return first <= minute < last if first <= last else minute >= first or minute < last
-
-
-class SlotSettings(CheckedStruct, frozen=True):
-    """Whether, when and how fast the leader moves slots of the cluster that it watches."""
-
-    balance: bool = False
-    """Whether the leader moves slots. Otherwise it only measures, for dashboard and metrics."""
-    window_s: float = 5.0
-    """Length of a measurement in seconds."""
-    start: float = 1.25
-    """Begin to move when the busiest node is this many times as busy as the mean."""
-    stop: float = 1.10
-    """Stop when the busiest node is at most this many times as busy as the mean."""
-    idle: float = 0.02
-    """Do nothing while the busiest node uses less than this share of its capacity."""
-    megabytes_s: float = 50.0
-    """The most data a second, on average over a migration and the pause after it."""
-    slots_per_hour: int = 4_096
-    """The most slots in any hour, whoever moved them."""
-    hours: str = ""
-    """The part of the day (UTC) in which slots may move: `22:00-06:00`; empty for any time."""
-    pinned: str = ""
-    """Slots that never move: `5,7-9`."""
-
-    def __post_init__(self) -> None:
-        check_kind("balance", self.balance, bool)
-        check_number("window_s", self.window_s, 0.1, 600)
-        check_kind("hours", self.hours, str)
-        check_kind("pinned", self.pinned, str)
-        _ = self.rules, self.limits  # both check their values
-
-    @property
-    def rules(self) -> SlotRules:
-        pinned = parse_slots(self.pinned) if self.pinned else frozenset()
-        return SlotRules(start=self.start, stop=self.stop, idle=self.idle, pinned=pinned)
-
-    @property
-    def limits(self) -> MoveLimits:
-        hours = parse_hours(self.hours) if self.hours else None
-        check_number("megabytes_s", self.megabytes_s, 0.001, 1e6)
-        return MoveLimits(
-            bytes_s=self.megabytes_s * 1e6, slots_per_hour=self.slots_per_hour, hours=hours
-        )
-
-
-def parse_slots(text: str) -> frozenset[int]:
-    """Return the slots in a text like `5,7-9`. Raises `InvalidSetting`."""
-    found: set[int] = set()
-    for word in text.split(","):
-        match = RANGE.fullmatch(word.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last < SLOTS:
-            raise InvalidSetting(
-                f"{word.strip()!r} is no slot or range from 0 to {SLOTS - 1}: use 5,7-9",
-                field="pinned",
-            )
-        found |= {*range(first, last + 1)}
-    return frozenset(found)
-
-
-def parse_hours(text: str) -> tuple[int, int]:
-    """Return the minutes of the day in a text like `22:00-06:00`. Raises `InvalidSetting`."""
-    match = HOURS.fullmatch(text)
-    if match is None or any(
-        int(match[n]) > most for n, most in ((1, 24), (2, 59), (3, 24), (4, 59))
-    ):
-        raise InvalidSetting(f"{text!r} is no part of a day: use 22:00-06:00 (UTC)", field="hours")
-    return int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])
+TOGETHER = 128  # slots that leave a drained or a full node in one piece
+PIECES = 4  # at least so many pieces of slots relieve a full node
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -175,6 +55,12 @@ class Move(msgspec.Struct, frozen=True):
     target: str
     size: int
     reason: str
+    most: int = 0
+    """An upper bound of the size: the size of slots that were not measured is an estimate."""
+    written_s: float = 0.0
+    """How many bytes a second clients write to the source."""
+    relieves: bool = False
+    """Whether the slots leave because the source is nearly full."""
 
 
 class Ceiling(msgspec.Struct, frozen=True):
@@ -188,7 +74,7 @@ class Ceiling(msgspec.Struct, frozen=True):
     """The best possible ratio of the busiest node to the mean, because of this slot."""
     keys: int
     reads: bool
-    """Whether most of the slot's bytes go out: then it is read more than written."""
+    """Whether more bytes go out to clients than come in: then it is read more than written."""
 
     @property
     def is_full(self) -> bool:
@@ -216,6 +102,14 @@ class Plan(msgspec.Struct, frozen=True):
     ceiling: Ceiling | None = None
     why: str = ""
     """Why there is nothing to move; empty if there is something to move."""
+    busiest: float = 1.0
+    """The load of the busiest node that slots would leave ÷ the mean."""
+    drains: bool = False
+    """Whether slots leave a node without capacity."""
+    relieves: bool = False
+    """Whether slots leave a node because it is nearly full."""
+    unlike: tuple[str, ...] = ()
+    """Nodes whose modules, functions or users differ from those of most nodes."""
 
     @property
     def slots(self) -> int:
@@ -247,12 +141,15 @@ class SlotPolicy:
         """Return the plan for now. It is empty unless the imbalance lasts."""
         rules = self._rules
         self._moved = {s: t for s, t in self._moved.items() if load.at_s - t < rules.rest_s}
-        plan = plan_moves(load, rules, self._moved)
+        plan = self.again(load)
+        if plan.drains:
+            return plan
         limit = rules.stop if self._is_moving else rules.start
-        self._streak = self._streak + 1 if plan.moves and plan.before > limit else 0
+        is_worth = plan.relieves or plan.busiest > limit
+        self._streak = self._streak + 1 if plan.moves and is_worth else 0
         self._is_moving = self._is_moving and self._streak > 0
         if not self._streak:
-            why = plan.why or f"{plan.before:.2f} × the mean is below the start of {limit:.2f} ×"
+            why = plan.why or f"{plan.busiest:.2f} × the mean is below the start of {limit:.2f} ×"
             return msgspec.structs.replace(plan, moves=(), after=plan.before, why=why)
         if not self._is_moving and self._streak < rules.patience:
             seen = f"seen in {self._streak} of {rules.patience} windows in a row"
@@ -260,37 +157,68 @@ class SlotPolicy:
         self._is_moving = True
         return plan
 
+    def again(self, load: ClusterLoad) -> Plan:
+        """Plan once more for the same window, for example with measured sizes of slots."""
+        return plan_moves(load, self._rules, self._moved)
+
 
 def plan_moves(load: ClusterLoad, rules: SlotRules, resting: Collection[int] = ()) -> Plan:
     """Return the moves that balance the present load, even if the imbalance is small or new."""
+    return msgspec.structs.replace(_plan(load, rules, resting), unlike=_unlike(load.nodes))
+
+
+def _unlike(nodes: Collection[NodeLoad]) -> tuple[str, ...]:
+    """Return the addresses of nodes that are not of the most frequent kind."""
+    kinds = Counter(node.kind for node in nodes)
+    usual = max(kinds, key=lambda kind: kinds[kind], default="")
+    return tuple(node.address for node in nodes if node.kind != usual)
+
+
+def _plan(load: ClusterLoad, rules: SlotRules, resting: Collection[int]) -> Plan:
     board = _Board(load, rules, resting)
     before = board.ratio
     if len(load.nodes) < 2:
         return Plan(before, before, why="the cluster has one primary: nothing can move")
-    if board.busiest_used < rules.idle:
+    if not any(node.cores for node in load.nodes):
+        return Plan(before, before, why="no node has capacity: all have cores=0")
+    is_idle = board.busiest_used < rules.idle
+    if is_idle and not board.drained and not board.crowded:
         why = f"the busiest node uses {board.busiest_used:.1%} of its capacity: too little to act"
         return Plan(before, before, why=why)
     ceiling = board.ceiling()
-    picks = list(board.picks())
-    why = "" if picks else board.why_nothing(ceiling)
-    return Plan(before, board.ratio, tuple(_joined(picks, load)), ceiling, why)
+    ratios, kept = board.ratios, set[str]()
+    while True:
+        picks = [*board.draining()]
+        drains = bool(picks)
+        if not drains and (relief := [*board.relieving()]):
+            moves = tuple(_joined(relief, load, relieves=True))
+            return Plan(before, board.ratio, moves, ceiling, relieves=True)
+        picks += [] if is_idle else board.picks(kept, rules.slots_max - slots_in(picks))
+        sources = {pick.source for pick in picks} - board.drained
+        vain = {each for each in sources if board.shed(each, picks) < rules.worth}
+        if not vain:
+            break
+        kept |= vain
+        board = _Board(load, rules, resting)
+    why = "" if picks else board.why_nothing(ceiling, bool(kept))
+    busiest = max((ratios[each] for each in sources), default=1.0)
+    return Plan(before, board.ratio, tuple(_joined(picks, load)), ceiling, why, busiest, drains)
 
 
 class _Unit(msgspec.Struct, frozen=True):
-    """Slots that move together: one busy slot, or neighbours that are busy only together."""
+    """Slots that a plan moves together: one busy slot, or several that are busy only together."""
 
     slots: tuple[SlotLoad, ...]
-    cpu: float
-    net_s: float
+    demand: Demand
     size: int
+    most: int
+    largest: int
+    """The upper bound of its largest slot."""
+    ranges: list[tuple[int, int]]
 
     @property
     def first(self) -> int:
         return self.slots[0].slot
-
-    @property
-    def last(self) -> int:
-        return self.slots[-1].slot
 
 
 class _Pick(msgspec.Struct, frozen=True):
@@ -301,41 +229,51 @@ class _Pick(msgspec.Struct, frozen=True):
     target_ratio: float
 
 
+def slots_in(picks: Collection[_Pick]) -> int:
+    return sum(len(pick.unit.slots) for pick in picks)
+
+
 class _Board:
     """The state of a plan in the making: which node has which slots, and how busy it is."""
 
     def __init__(self, load: ClusterLoad, rules: SlotRules, resting: Collection[int]) -> None:
         self._rules = rules
-        self._nodes = {node.id: node for node in load.nodes}
+        self._nodes = {node.id: node for node in load.nodes if node.cores}
+        self._kinds = {node.id: node.kind for node in load.nodes}
+        self.drained = {node.id for node in load.nodes if not node.cores}
         self._slots: dict[str, dict[int, SlotLoad]] = {node.id: {} for node in load.nodes}
-        self._cpu = dict.fromkeys(self._nodes, 0.0)
-        self._net = dict.fromkeys(self._nodes, 0.0)
-        self._memory = {node.id: node.memory for node in load.nodes}
-        self._fixed = {*rules.pinned, *resting}
+        self._demands = {node.id: Demand() for node in load.nodes}
+        self._written_s = dict.fromkeys(self._kinds, 0.0)
+        self._room = {node.id: node.room for node in load.nodes}
+        self._spare = {node.id: node.spare for node in load.nodes}
+        self.crowded = {id: node.excess for id, node in self._nodes.items() if node.excess > 0}
+        large = (slot.slot for slot in load.slots if slot.keys > rules.keys_max)
+        self._fixed = {*rules.pinned, *resting, *large}
         self._owner: dict[int, str] = {}
         self._units: dict[str, list[_Unit]] = {}
         for slot in load.slots:
-            if slot.node in self._nodes:
+            if slot.node in self._kinds:
                 self._put(slot, slot.node)
+                self._demands[slot.node].add(slot)
+                self._written_s[slot.node] += slot.written_s
         self._ranges = _ranges(self._owner)
-        cores = sum(node.cores for node in load.nodes)
-        net_s = sum(node.net_max_s for node in load.nodes)
-        self._mean = max(
-            sum(self._cpu.values()) / max(cores, 1e-9), sum(self._net.values()) / max(net_s, 1e-9)
-        )
+        whole = Demand()
+        for demand in self._demands.values():
+            whole.add(demand)
+        self._mean = mean_used(whole, self._nodes.values())
+        self._before: dict[str, float] = {}
+        self._idle = IDLE * self._mean * len(self._nodes) / max(len(self._owner), 1)
 
     def _put(self, slot: SlotLoad, node: str) -> None:
         self._slots[node][slot.slot] = slot
         self._owner[slot.slot] = node
-        self._cpu[node] += slot.cpu
-        self._net[node] += slot.net_s
 
     def used(self, node: str, unit: _Unit | None = None, sign: int = 1) -> float:
-        """How busy a node is, with `unit` added, or with `sign` -1 without it."""
-        what = self._nodes[node]
-        cpu = self._cpu[node] + (sign * unit.cpu if unit else 0.0)
-        net_s = self._net[node] + (sign * unit.net_s if unit else 0.0)
-        return max(cpu / what.cores, net_s / what.net_max_s)
+        """Return how busy a node is, or would be with `unit` added, or (`sign` -1) without it."""
+        demand = self._demands[node]
+        if unit is not None:
+            demand = demand.joined(unit.demand, sign)
+        return demand.used(self._nodes[node])
 
     @property
     def busiest_used(self) -> float:
@@ -345,23 +283,119 @@ class _Board:
     def ratio(self) -> float:
         return self.busiest_used / self._mean if self._mean else 1.0
 
+    @property
+    def ratios(self) -> dict[str, float]:
+        """How busy each node is ÷ the mean."""
+        return {node: self.used(node) / self._mean if self._mean else 1.0 for node in self._nodes}
+
+    def shed(self, node: str, picks: Collection[_Pick]) -> float:
+        """How much load leaves a node by these moves, as a share of the mean load."""
+        gone = Demand()
+        for pick in picks:
+            if pick.source == node:
+                gone.add(pick.unit.demand)
+        return gone.used(self._nodes[node]) / self._mean
+
     def ceiling(self) -> Ceiling | None:
-        """The slot that alone is busier than the mean node may be; None if there is none."""
+        """Return the slot that no move can help: alone it is busier than the mean node may be.
+
+        Returns None if there is no such slot.
+        """
         alone = [
             (_alone(slot, self._nodes[node]), node, slot)
             for node, slots in self._slots.items()
+            if node in self._nodes
             for slot in slots.values()
         ]
         used, node, slot = max(alone, key=lambda each: each[0], default=(0.0, "", None))
         if slot is None or used <= self._rules.stop * self._mean:
             return None
-        reads = slot.net_s - slot.written_s > slot.written_s
+        replicated_s = self._nodes[node].replicas * slot.replicated_s
+        reads = slot.net_s - slot.written_s - replicated_s + slot.reads_s > slot.written_s
         return Ceiling(slot.slot, node, used, used / self._mean, slot.keys, reads)
 
-    def picks(self) -> Iterator[_Pick]:
-        """Move units one by one, until all nodes are even or nothing helps any more."""
-        stuck: set[str] = set()
+    def draining(self) -> Iterator[_Pick]:
+        """Move all slots of drained nodes, piece by piece, each to the least busy node."""
         left = self._rules.slots_max
+        for source in sorted(self.drained):
+            self._units[source] = list(self._pieces(source))
+            for unit in [*self._units[source]]:
+                pick = self._to_least_busy(unit, source) if len(unit.slots) <= left else None
+                if pick is not None:
+                    left -= len(unit.slots)
+                    yield pick
+
+    def relieving(self) -> Iterator[_Pick]:
+        """Move slots away from nodes that are nearly full, most data for the least load first.
+
+        A piece with more data than has to leave moves only if no smaller one can.
+        """
+        left = self._rules.slots_max
+        for source, excess in sorted(self.crowded.items(), key=lambda each: -each[1]):
+            over = excess
+            for unit in self._by_data(source, excess):
+                if over <= 0 or len(unit.slots) > left or (over < unit.size and over < excess):
+                    continue
+                pick = self._to_least_busy(unit, source, self._rules.ranges_max)
+                if pick is not None:
+                    over -= unit.size
+                    left -= len(unit.slots)
+                    yield pick
+
+    def _by_data(self, source: str, excess: float) -> list[_Unit]:
+        """Return what may leave a full node: most data for the least load first.
+
+        Pieces with more data than `excess` come last, the smallest first.
+        """
+        node = self._nodes[source]
+        units = [unit for unit in self._pieces(source, excess / PIECES) if unit.size]
+        self._units[source] = units
+
+        def order(unit: _Unit) -> tuple[bool, float]:
+            is_large = unit.size > excess
+            return is_large, unit.size if is_large else unit.demand.used(node) / unit.size
+
+        return sorted(units, key=order)
+
+    def _to_least_busy(
+        self, unit: _Unit, source: str, ranges_max: float = math.inf
+    ) -> _Pick | None:
+        """Move a unit to the least busy node that has room; None if there is none."""
+        targets = sorted(self._nodes.keys() - {source}, key=self._order)
+        target = next((node for node in targets if self._has_room(node, source, unit)), None)
+        added = self._added_ranges(unit, target) if target else 0
+        if target is None or (added > 0 and self._ranges + added > ranges_max):
+            return None
+        right = self.used(target, unit) / self._mean if self._mean else 1.0
+        pick = _Pick(unit, source, target, 0.0, right)
+        self._move(pick)
+        return pick
+
+    def _pieces(self, source: str, bytes_max: float = math.inf) -> Iterator[_Unit]:
+        """Divide the slots of a node into neighbours with little load and little data."""
+        enough = 2 * self._rules.gain_min * self._mean
+        piece: list[SlotLoad] = []
+        heat = size = 0.0
+        for number in sorted(self._slots[source].keys() - self._fixed):
+            slot = self._slots[source][number]
+            is_next = bool(piece) and piece[-1].slot + 1 == number
+            is_much = heat > enough or size + slot.size > bytes_max or len(piece) == TOGETHER
+            if piece and (is_much or not is_next):
+                yield _unit(piece)
+                piece, heat, size = [], 0.0, 0.0
+            piece.append(slot)
+            heat += slot.heat
+            size += slot.size
+        if piece:
+            yield _unit(piece)
+
+    def picks(self, kept: Collection[str], left: int) -> Iterator[_Pick]:
+        """Move up to `left` slots, until all nodes are even or nothing helps any more.
+
+        No slot leaves the nodes in `kept`.
+        """
+        stuck = {*kept}
+        self._before = {node: self.used(node) for node in self._nodes}
         while left > 0:
             source = max(self._nodes.keys() - stuck, key=self._order, default=None)
             if source is None or self.used(source) <= self._rules.stop * self._mean:
@@ -378,10 +412,14 @@ class _Board:
         return self.used(node), node
 
     def _best(self, source: str, slots_max: int) -> _Pick | None:
-        """The unit of `source` whose move makes the busier of both nodes least busy."""
+        """Return the unit of `source` to move next.
+
+        Its move leaves the busier of the two nodes least busy.
+        """
         busy, mean = self.used(source), self._mean
         found: list[tuple[float, float, int, _Pick]] = []
-        targets = sorted(self._nodes.keys() - {source}, key=self._order)
+        cooler = (each for each in self._nodes.keys() - {source} if self._is_cooler(each, source))
+        targets = sorted(cooler, key=self._order)
         for unit in self._leaving(source):
             target = next((node for node in targets if self._has_room(node, source, unit)), None)
             if target is None or len(unit.slots) > slots_max:
@@ -389,15 +427,29 @@ class _Board:
             left, right = self.used(source, unit, -1), self.used(target, unit)
             gain, added = busy - max(left, right), self._added_ranges(unit, target)
             fits = added <= 0 or self._ranges + added <= self._rules.ranges_max
-            if fits and gain >= self._rules.gain_min * mean > 0:
+            least = max(self._rules.gain_min * mean, GAIN * unit.demand.used(self._nodes[source]))
+            if fits and gain >= least > 0:
                 pick = _Pick(unit, source, target, left / mean, right / mean)
                 found.append((gain, _cost(unit, added), unit.first, pick))
         best = max((gain for gain, *_ in found), default=0.0)
         alike = [each for each in found if each[0] >= ALIKE * best]
         return min(alike, key=lambda each: (each[1], each[2]))[3] if alike else None
 
+    def _is_cooler(self, target: str, source: str) -> bool:
+        """Whether `target` was clearly less busy than `source` when the plan began.
+
+        Slots should leave each node above `stop`. If they went from one such node to another that
+        is about as busy, noise would send them back.
+        """
+        before, rules = self._before, self._rules
+        is_calm = before[target] <= rules.stop * self._mean
+        return is_calm or before[source] >= rules.start * before[target]
+
     def _leaving(self, source: str) -> list[_Unit]:
-        """What may leave a node now: all its units but a slot that makes up half of its load."""
+        """Return the units that may leave a node now.
+
+        A slot that alone makes up half of the node's load may not.
+        """
         if source not in self._units:
             self._units[source] = list(self._divided(source))
         node, dominant = self._nodes[source], HALF * self.used(source)
@@ -408,42 +460,48 @@ class _Board:
         ]
 
     def _divided(self, source: str) -> Iterator[_Unit]:
-        """Divide the slots of a node into units: busy slots alone, others as runs of neighbours."""
+        """Divide the slots of a node into units: busy slots alone, others in groups.
+
+        Idle slots stay. Only empty ones that lie between two slots of a group move with it: they
+        cost nothing, and the slots stay one range.
+        """
         node, enough = self._nodes[source], 2 * self._rules.gain_min * self._mean
-        run: list[SlotLoad] = []
+        group: list[SlotLoad] = []
+        between: list[SlotLoad] = []
         heat = 0.0
-        for number in sorted(self._slots[source]):
+        for number in sorted(self._slots[source].keys() - self._fixed):
             slot = self._slots[source][number]
             used = _alone(slot, node)
-            is_next = bool(run) and run[-1].slot == number - 1
-            if run and (not is_next or used >= enough or number in self._fixed):
-                yield _unit(run)
-                run, heat = [], 0.0
-            if number in self._fixed:
+            if used <= self._idle:
+                between = between if slot.keys else [*between, slot]
                 continue
-            run.append(slot)
+            if used >= enough:
+                yield _unit([slot])
+                continue
+            if group and group[-1].slot + len(between) + 1 == number:
+                group += between
+            group.append(slot)
+            between = []
             heat += used
             if heat >= enough:
-                yield _unit(run)
-                run, heat = [], 0.0
-        if run:
-            yield _unit(run)
+                yield _unit(group)
+                group, heat = [], 0.0
+        if group:
+            yield _unit(group)
 
     def _has_room(self, target: str, source: str, unit: _Unit) -> bool:
-        """Whether the target can store the slots and the source can copy them (fork, buffers).
+        """Whether the target can store the slots and the source can copy them one by one.
 
         A target with other modules, functions or users would refuse some requests.
         """
-        limits = (self._nodes[target], self._nodes[source])
-        return limits[0].kind == limits[1].kind and all(
-            not node.memory_max or self._memory[node.id] + unit.size <= ROOM * node.memory_max
-            for node in limits
-        )
+        is_alike = self._kinds[target] == self._kinds[source]
+        can_copy = unit.largest <= may_copy(self._spare[source], self._written_s[source])
+        return is_alike and can_copy and unit.most <= self._room[target]
 
     def _added_ranges(self, unit: _Unit, target: str) -> int:
-        """How many slot ranges the cluster gains or loses if the unit moves to `target`."""
+        """Return by how many the number of slot ranges changes if the unit moves to `target`."""
         source = self._owner[unit.first]
-        sides = [self._owner.get(unit.first - 1), self._owner.get(unit.last + 1)]
+        sides = [self._owner.get(side) for a, b in unit.ranges for side in (a - 1, b + 1)]
         return sides.count(source) - sides.count(target)
 
     def _move(self, pick: _Pick) -> None:
@@ -453,21 +511,33 @@ class _Board:
             del self._slots[pick.source][slot.slot]
             self._put(slot, pick.target)
             self._fixed.add(slot.slot)
-        self._cpu[pick.source] -= pick.unit.cpu
-        self._net[pick.source] -= pick.unit.net_s
-        self._memory[pick.source] -= pick.unit.size
-        self._memory[pick.target] += pick.unit.size
+        self._demands[pick.source].add(pick.unit.demand, -1)
+        self._demands[pick.target].add(pick.unit.demand)
+        self._room[pick.target] -= pick.unit.most
 
-    def why_nothing(self, ceiling: Ceiling | None) -> str:
+    def why_nothing(self, ceiling: Ceiling | None, is_vain: bool) -> str:
+        if any(self._slots[node] for node in self.drained):
+            return f"a node with cores=0 keeps its slots: they {self._stuck}"
+        if self.crowded:
+            full = ", ".join(self._nodes[id].address for id in sorted(self.crowded))
+            return f"slots should leave {full}, which is nearly full, but they {self._stuck}"
         if self.ratio <= self._rules.stop:
             return f"balanced: the busiest node has {self.ratio:.2f} × the mean load"
         if ceiling is not None:
             return ceiling.words
-        return "no move would help: slots are pinned, rest, or find no room on a like node"
+        if is_vain:
+            return "no move would bring enough: the slots that could leave have too little load"
+        return f"no move would help: slots {self._stuck}"
+
+    @property
+    def _stuck(self) -> str:
+        """Why slots may be unable to leave."""
+        keys = f"{self._rules.keys_max:,}"
+        return f"are pinned, rest, have over {keys} keys, or find no room on a like node"
 
 
 def _alone(slot: SlotLoad, node: NodeLoad) -> float:
-    return max(slot.cpu / node.cores, slot.net_s / node.net_max_s)
+    return demand_of([slot]).used(node)
 
 
 def _ranges(owner: Mapping[int, str]) -> int:
@@ -478,9 +548,11 @@ def _ranges(owner: Mapping[int, str]) -> int:
 def _unit(slots: list[SlotLoad]) -> _Unit:
     return _Unit(
         tuple(slots),
-        sum(slot.cpu for slot in slots),
-        sum(slot.net_s for slot in slots),
+        demand_of(slots),
         sum(slot.size for slot in slots),
+        sum(max(slot.most, slot.size) for slot in slots),
+        max(max(slot.most, slot.size) for slot in slots),
+        as_ranges(slot.slot for slot in slots),
     )
 
 
@@ -490,18 +562,38 @@ def _cost(unit: _Unit, added_ranges: int) -> float:
     return unit.size + written_s + max(added_ranges, 0) * RANGE_COST
 
 
-def _joined(picks: list[_Pick], load: ClusterLoad) -> Iterator[Move]:
-    """Join the picks between the same two nodes to one move each, the most helpful first."""
-    names = {node.id: node.address for node in load.nodes}
+def _joined(picks: list[_Pick], load: ClusterLoad, relieves: bool = False) -> Iterator[Move]:
+    """Join all picks between the same two nodes to one move. The most helpful moves come first."""
+    nodes = {node.id: node for node in load.nodes}
+    written_s = dict.fromkeys(nodes, 0.0)
+    for slot in load.slots:
+        if slot.node in nodes:
+            written_s[slot.node] += slot.written_s
     groups: dict[tuple[str, str], list[_Pick]] = {}
     for pick in picks:
         groups.setdefault((pick.source, pick.target), []).append(pick)
     for (source, target), group in groups.items():
-        heat = sum(pick.unit.cpu for pick in group)
-        last = group[-1]
-        reason = (
-            f"takes {heat:.1%} of a core from {names[source]} ({last.source_ratio:.2f} × the mean "
-            f"afterwards) to {names[target]} ({last.target_ratio:.2f} ×)"
+        yield Move(
+            tuple(sorted(slot.slot for pick in group for slot in pick.unit.slots)),
+            source,
+            target,
+            sum(pick.unit.size for pick in group),
+            _reason(group, nodes[source], nodes[target].address, relieves),
+            sum(pick.unit.most for pick in group),
+            written_s[source],
+            relieves,
         )
-        slots = tuple(sorted(slot.slot for pick in group for slot in pick.unit.slots))
-        yield Move(slots, source, target, sum(pick.unit.size for pick in group), reason)
+
+
+def _reason(group: list[_Pick], source: NodeLoad, target: str, relieves: bool) -> str:
+    heat, last = sum(slot.heat for pick in group for slot in pick.unit.slots), group[-1]
+    goes = f"{heat:.1%} of a core goes to {target} ({last.target_ratio:.2f} × the mean afterwards)"
+    if not source.cores:
+        return f"empties {source.address}, which has cores=0: {goes}"
+    if relieves:
+        over = f"{source.excess / 1e6:,.1f} MB more than {ROOM:.0%} of its memory"
+        return f"relieves {source.address}, which has {over}: {goes}"
+    return (
+        f"takes {heat:.1%} of a core from {source.address} ({last.source_ratio:.2f} × the mean "
+        f"afterwards) to {target} ({last.target_ratio:.2f} ×)"
+    )

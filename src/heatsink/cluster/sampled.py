@@ -3,6 +3,7 @@
 `SampledCluster` listens to a few thousand commands of each primary with `MONITOR`, and divides the
 node's CPU time and network bytes among the slots of their keys. Listening costs the node work for
 every command, so it ends after `SAMPLES` commands or half a second. Reads on replicas are not seen.
+It counts the keys of slots that it has heard of; any other slot counts as one key.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from heatsink.errors import Misconfigured
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.connection import FAILURES, open_driver
 
+from .answers import Node, Topology, cpu_s_in
+from .keys import SlotKeys, key_counts
 from .load import NodeCounters, SlotCounters, Snapshot
-from .nodes import ClusterNodes, Node, Topology
+from .nodes import ClusterNodes
 
 SAMPLES = 2_000
 LISTEN_S = 0.5
@@ -42,6 +45,17 @@ class SampledCluster:
         self._clock = clock
         self._spent: dict[int, SlotCounters] = {}
         self._last: dict[str, tuple[float, int, int]] = {}
+        self._heard: dict[int, Counter[str]] = {}
+
+    async def keys_of(self, slot: int, topology: Topology, most: int) -> SlotKeys:
+        """Return the keys of a slot that most commands of the last sample named.
+
+        If the sample named none, this returns what the owner of the slot says.
+        """
+        heard = self._heard.get(slot)
+        if heard is None:
+            return await self._nodes.keys_of(slot, topology, most)
+        return SlotKeys(tuple(name for name, _ in heard.most_common(most)), are_hottest=True)
 
     async def topology(self) -> Topology:
         return await self._nodes.topology()
@@ -50,21 +64,31 @@ class SampledCluster:
         """Sample all primaries at once, and add the CPU time and bytes since the last snapshot."""
         primaries = topology.primaries
         heard = await asyncio.gather(*(self._listen(node) for node in primaries))
+        self._heard = {}
+        for name, count in (pair for names in heard for pair in names.items()):
+            self._heard.setdefault(key_slot(name.encode()), Counter())[name] += count
         found: list[NodeCounters] = []
         slots: dict[int, SlotCounters] = {}
-        for node, counts in zip(primaries, heard, strict=True):
+        for node, names in zip(primaries, heard, strict=True):
+            counts = Counter[int]()
+            for name, count in names.items():
+                counts[key_slot(name.encode())] += count
             info = await self._nodes.to(node).run("INFO")
             found.append(await self._nodes.node_counters(node, topology, cores))
-            slots |= self._divided(node, info, counts)
+            keys = await key_counts(self._nodes.to(node), sorted({*counts} & {*node.slots}))
+            slots |= self._divided(node, info, counts, keys)
         self._spent = slots
         return Snapshot(self._clock.monotonic_s(), tuple(found), slots)
 
     def _divided(
-        self, node: Node, info: Mapping[str, Any], counts: Counter[int]
+        self, node: Node, info: Mapping[str, Any], counts: Counter[int], keys: Mapping[int, int]
     ) -> dict[int, SlotCounters]:
-        """Divide a node's CPU time since the last snapshot among the slots of its commands."""
+        """Divide a node's CPU time since the last snapshot among slots, by their commands.
+
+        `counts` are the sampled commands of each slot.
+        """
         now = (
-            float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
+            cpu_s_in(info),
             int(info["total_net_input_bytes"]),
             int(info["total_net_output_bytes"]),
         )
@@ -80,17 +104,18 @@ class SampledCluster:
             share = counts[slot] / total
             found[slot] = msgspec.structs.replace(
                 before,
+                keys=keys.get(slot, before.keys),
                 cpu_us=before.cpu_us + round(1e6 * spent[0] * share),
                 bytes_in=before.bytes_in + round(spent[1] * share),
                 bytes_out=before.bytes_out + round(spent[2] * share),
             )
         return found
 
-    async def _listen(self, node: Node) -> Counter[int]:
-        """Return how many commands a node got for each slot, in a sample."""
+    async def _listen(self, node: Node) -> Counter[str]:
+        """Return how many commands a node got for each key, in a sample."""
         driver: Any = open_driver(self._nodes.address_of(node))
         assert isinstance(driver, Redis)
-        counts: Counter[int] = Counter()
+        counts: Counter[str] = Counter()
         try:
             with suppress(TimeoutError):
                 async with (
@@ -99,9 +124,9 @@ class SampledCluster:
                     aclosing(monitor.listen()) as heard,
                 ):
                     async for each in heard:
-                        slot = slot_of(each["command"])
-                        if slot is not None:
-                            counts[slot] += 1
+                        key = key_in(each["command"])
+                        if key is not None:
+                            counts[key] += 1
                         if counts.total() >= SAMPLES:
                             break
         except FAILURES as error:
@@ -114,11 +139,11 @@ class SampledCluster:
         return counts
 
 
-def slot_of(command: str) -> int | None:
-    """Return the slot of a command as `MONITOR` shows it; None if it has no key."""
+def key_in(command: str) -> str | None:
+    """Return the first key of a command as `MONITOR` shows it; None if it has no key."""
     words = command.split(" ")
     name = words[0].upper()
     place = 3 if name in SCRIPTS else 1
     if name in KEYLESS or len(words) <= place:
         return None
-    return key_slot(words[place].encode())
+    return words[place]

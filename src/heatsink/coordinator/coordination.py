@@ -70,6 +70,7 @@ class CoordinationSettings:
     near: NearRules
     report: ReportSettings
     lease_s: float
+    dedicated: bool = False
 
 
 class Coordination:
@@ -104,7 +105,8 @@ class Coordination:
         reads = NearWatch(self.watch, self._near_policy, self.leader, near, clock)
         show = [] if stores.board is None else [HeatShow(self.watch, stores.board)]
         loops: list[Turn] = [self._keys, *show, reads, *make_loops(self.leader)]
-        self.coordinator = Coordinator(registry, lease, clock, loops, TurnLog(clock, hooks).note)
+        note = TurnLog(clock, hooks).note
+        self.coordinator = Coordinator(registry, lease, clock, loops, note, settings.dedicated)
         self._registry = registry
         self._board = stores.board
         self._backoff = backoff
@@ -153,7 +155,7 @@ class Coordination:
         )
 
     def wanted(self, key: str) -> Decision | None:
-        """Return the last decision on a key's buckets, if no attempt to write it has succeeded.
+        """Return the last decision on a key's buckets, if it is not in the store yet.
 
         Only the leader knows such a decision. In other processes the result is None.
         """

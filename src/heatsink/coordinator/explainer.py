@@ -317,9 +317,10 @@ def what_the_store_can_do(
 ) -> str | None:
     """Say in words whether the store itself can relieve throttled writes, or only more buckets can.
 
+    `culprit` says whose load throttles the writes: "key", "partition" (other keys), or None.
     `crowded` is the number of keys that are throttled because of other keys in their partition.
-    `takes_less` says whether a partition accepts less load than the rules assume. `takes_less` is
-    None if that is not known.
+    `takes_less` says whether a partition accepts less load than the rules assume; it is None if
+    that is not known.
     """
     if culprit is None:
         return None

@@ -65,9 +65,9 @@ class StorePartitions:
 
 
 def taken_apart(window: WindowHeat) -> tuple[WindowHeat, tuple[PartitionHeat, ...]]:
-    """Separate the heat of keys from the heat of partitions.
+    """Split a window into the heat of keys and the heat of physical partitions, the hottest first.
 
-    Returns the window with the heat of keys only, and the heat of the partitions, hottest first.
+    Reports have both in one list.
     """
     own = ((key, subject_of(key)) for key in window.keys if key.startswith(OWN))
     numbers = {key: int(subject.name) for key, subject in own if subject.kind is Kind.PARTITION}
@@ -85,7 +85,7 @@ def taken_apart(window: WindowHeat) -> tuple[WindowHeat, tuple[PartitionHeat, ..
 
 
 def _placed(heat: KeyHeat, window: WindowHeat, units_in: dict[int, float]) -> KeyHeat:
-    """The key's heat, with the load of its partition.
+    """Return a key's heat with the load of its partition added; `units_in` has loads by partition.
 
     If the load of the partition was not reported, an upper bound stands in for it.
     """
@@ -134,7 +134,7 @@ class Watchlist:
                 del self.taus[key], self._cold[key]
 
     def urgent(self, window: WindowHeat, bucket_units_s: float, told: Mapping[str, int]) -> bool:
-        """Return whether to send this list to servers immediately.
+        """Return whether servers should get this list immediately, and not with the next notice.
 
         `told` is the list that they have.
         """
@@ -236,7 +236,7 @@ class KeyWatch:
 
 
 def _steps(least: int, wanted: float) -> int:
-    """`least`, or the next of its multiples by powers of two that is enough.
+    """Return the smallest of `least`, 2 × `least`, 4 × `least`, … that is at least `wanted`.
 
     Small changes of the fleet's rate do not change the result.
     """

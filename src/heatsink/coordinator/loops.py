@@ -101,11 +101,14 @@ class Coordinator:
         clock: Clock,
         loops: Sequence[Turn],
         on_turn: Callable[[HeatsinkError | None, int | None], None] = lambda _error, _term: None,
+        is_dedicated: bool = False,
     ) -> None:
         """`on_turn` is called after every beat with the last error, if there is one, and the term.
 
-        The error is that of the beat, or that of the last turn of the control loops.
+        The error is that of the beat, or that of the last turn of the control loops. A dedicated
+        coordinator checks the lease as often in a large fleet as in a small one.
         """
+        self._is_dedicated = is_dedicated
         self._registry = registry
         self._lease = lease
         self._clock = clock
@@ -152,7 +155,8 @@ class Coordinator:
             term = self._lease.term
             leads = term is not None
             self._on_turn(failure or (self._failure if leads else None), term)
-            await self._clock.sleep(TURN_S if leads else self._registry.standby_s(TURN_S))
+            is_hasty = leads or self._is_dedicated
+            await self._clock.sleep(TURN_S if is_hasty else self._registry.standby_s(TURN_S))
 
     async def _keep_telling(self) -> None:
         while True:
@@ -237,9 +241,9 @@ class BackgroundLoop:
     async def run_once(self) -> list[Decision]:
         """Start a turn, unless the last turn is still running.
 
-        Returns the decisions of the last turn, or raises its error. While a turn is running,
-        returns no decisions. If the turn before it failed, this raises that error again: the
-        running turn has not shown yet that the failure is over.
+        Returns the decisions of the last turn, or raises its error. While a turn is running, there
+        are no decisions to return yet. But if the turn before it failed, that error is raised
+        again, since the running turn has not yet shown that the failure is over.
         """
         last = self._running
         if last is not None and not last.done():

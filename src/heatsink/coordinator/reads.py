@@ -62,9 +62,9 @@ class NearWatch:
         return decisions
 
     def _repeats(self, in_force: dict[str, Decision], changed: set[str]) -> list[Decision]:
-        """Decisions in force to publish again, for processes that missed them.
+        """Return some decisions in force to publish again, for processes that missed them.
 
-        A few of them are returned for each window.
+        `changed` are keys whose decisions are published now anyway.
         """
         due_s = self._clock.monotonic_s() - REPEAT_S
         self._said_s = {key: self._said_s.get(key, float("-inf")) for key in in_force}

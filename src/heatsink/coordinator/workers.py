@@ -35,6 +35,8 @@ OWN_REDIS = "own_redis"
 TURN_S = 1.0
 HEALTH_S = 10.0
 REPEAT_S = 30.0
+ALL_AT_ONCE = 128  # partitions: of so many, all are read in each turn
+IDLE_TURNS = 5
 
 
 class Advisor:
@@ -117,6 +119,52 @@ async def read_loads(stores: QueueStores, bulk: Bulk) -> dict[int, PartitionLoad
     return {number: load for number, load in zip(numbers, loads, strict=True) if load is not None}
 
 
+class LoadWatch:
+    """The loads of all queue partitions, read once a turn.
+
+    In a queue with many partitions, idle ones are read only in every `IDLE_TURNS`th turn, a share
+    of them in each turn. So the leader notices new work there a few seconds later. Nothing else
+    waits for the leader: the workers of an idle partition start the work at once.
+    """
+
+    def __init__(self, stores: QueueStores, bulk: Bulk) -> None:
+        self._stores = stores
+        self._bulk = bulk
+        self._turn = 0
+        self._known: dict[int, PartitionLoad] = {}
+        self._idle: set[int] = set()
+
+    async def read(self) -> dict[int, PartitionReading]:
+        await self._bulk.open()
+        partitions = (await self._bulk.plan()).high_water
+        self._turn += 1
+        if partitions <= ALL_AT_ONCE:
+            self._idle.clear()
+        asked = [number for number in range(partitions) if not self._rests(number)]
+        loads = await asyncio.gather(*(_load(self._stores, number) for number in asked))
+        for number, load in zip(asked, loads, strict=True):
+            self._note(number, load)
+        fresh = set(asked)
+        return {
+            number: PartitionReading(load, load.workers, number in fresh)
+            for number, load in sorted(self._known.items())
+        }
+
+    def _rests(self, partition: int) -> bool:
+        return partition in self._idle and partition % IDLE_TURNS != self._turn % IDLE_TURNS
+
+    def _note(self, partition: int, load: PartitionLoad | None) -> None:
+        """Remember a load. A partition is idle if it has no items and had none since before."""
+        known = self._known.pop(partition, None)
+        self._idle.discard(partition)
+        if load is None:
+            return
+        self._known[partition] = load
+        has_items = load.runnable or load.limited or load.delayed or load.in_flight
+        if not has_items and load == known:
+            self._idle.add(partition)
+
+
 async def _load(stores: QueueStores, partition: int) -> PartitionLoad | None:
     """Return the load of a partition; None while it is between two places."""
     try:
@@ -150,6 +198,7 @@ class QueueWatch:
         self._clock = clock
         self._loop = ControlLoop(self.observe, policy, self._wish)
         self._advisor = Advisor()
+        self._loads = LoadWatch(stores, bulk)
         self._targets: dict[tuple[Subject, str], Decision] = {}
         self._wishes: dict[Subject, Decision] = {}
         self._pinned: set[Subject] = set()
@@ -185,12 +234,8 @@ class QueueWatch:
         return decided
 
     async def observe(self) -> WorkerObservation:
-        loads = await read_loads(self._stores, self._bulk)
-        readings = {
-            number: PartitionReading(load, load.workers)
-            for number, load in loads.items()
-            if load.workers
-        }
+        known = await self._loads.read()
+        readings = {number: reading for number, reading in known.items() if reading.workers}
         self.latest = WorkerObservation(self._clock.monotonic_s(), readings)
         return self.latest
 
@@ -204,7 +249,7 @@ class QueueWatch:
         return advice
 
     async def _wish(self, decisions: list[Decision]) -> list[Decision]:
-        """Publish the policy's decisions, except those on pinned partitions."""
+        """Publish the policy's decisions as soft ones, except those on pinned partitions."""
         self._wishes |= {decision.subject: decision for decision in decisions}
         return await self._publish([d for d in decisions if d.subject not in self._pins()])
 
@@ -213,7 +258,7 @@ class QueueWatch:
         return {pin.subject: pin for pin in pins if pin.subject.kind is Kind.WORKERS}
 
     async def _follow_pins(self) -> list[Decision]:
-        """Publish pins that are not in force yet.
+        """Publish the pins of partitions as soft decisions, where workers do not follow them yet.
 
         If the pin of a partition was removed, publish the policy's last target for the partition.
         """

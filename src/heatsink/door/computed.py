@@ -27,9 +27,11 @@ ON_FAILURE = "ReturnValuesOnConditionCheckFailure"
 
 
 def computing(places: Places, parameters: Body, keys: Keys, write: Steps) -> Steps:
-    """Return the steps of a write.
+    """Carry out `write`, the steps of a write to the item with these `keys`.
 
-    If DynamoDB would compute one of its values, read the item first.
+    An update may set the key of a spread index to a value that DynamoDB computes, such as `n + 1`.
+    The shadow attribute depends on this value. Then read the item first, and compute the value
+    here.
     """
     try:
         return (yield from write)

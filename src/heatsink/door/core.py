@@ -18,7 +18,7 @@ from heatsink.stores.dynamodb.wire.errors import EngineError
 
 from .computed import computing
 from .declaration import SpreadTable
-from .forms import as_read, checked_form
+from .forms import PARTIQL, as_read, checked_form, tables_in_statements
 from .index_pages import query_index, scan_index, uses_new
 from .items import TARGETS, check_append_only, get_item, write_item
 from .keys import TAG, table_of
@@ -45,7 +45,6 @@ ADMINISTRATION = frozenset(_ADMINISTRATION.split())
 """Operations that concern no item: they pass as they are."""
 OURS_ONLY = "it is one of Heatsink's own: use the index that it replaces"
 UNUSED = "it is declared in unused_indexes; remove it from there, or use another index"
-PARTIQL = ("ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction")
 
 
 class Heat(Protocol):
@@ -66,31 +65,47 @@ class Core:
         seed: bytes,
         heat: Heat,
         registry: str = "REGISTRY_URL",
+        counts: Counter[str] | None = None,
     ) -> None:
-        """`registry` is the registry's URL, which messages name."""
+        """`registry` is the registry's URL, which messages name.
+
+        `counts` counts under "waits" how often requests waited for the horizon, and under
+        "refusals" the requests that Heatsink refused.
+        """
         self.tables = tuple(tables)
         self.places = {table.name: Places(table, view, seed, registry) for table in self.tables}
-        self.counts = Counter(waits=0, refusals=0)
-        """How many requests waited for the horizon, and how many Heatsink refused."""
+        self.counts = Counter[str]() if counts is None else counts
         self._view = view
         self._heat = heat
 
     def begin(self, operation: str, parameters: Body, size: int = 0) -> Steps | None:
         """Start an operation and return its steps; None if the request can pass unchanged.
 
-        `size` is the approximate size of the request in bytes, which counts as heat.
+        `size` is the approximate size of the request in bytes, which counts as heat. Raises
+        `WireError` if the request is refused.
         """
+        try:
+            steps = self._begin(operation, parameters, size)
+        except WireError as error:
+            raise self._refusal(error) from None
+        return None if steps is None else self._observed(steps)
+
+    def _begin(self, operation: str, parameters: Body, size: int = 0) -> Steps | None:
         name = parameters.get("TableName")
-        places = self.places.get(table_of(name)) if isinstance(name, str) else None
+        places = self.places.get(name) if isinstance(name, str) else None
+        if places is None and isinstance(name, str):
+            places = self.places.get(table_of(name))
         if places is None:
             return self._begin_many(operation, parameters, size)
-        if operation in ADMINISTRATION:
-            return None
-        places.check_usable()
         start = OPERATIONS.get(operation)
+        if start is None and operation in ADMINISTRATION:
+            return None
+        known = places.known()
+        if known.refused:
+            raise refusal(known.refused)
         if start is None:
-            return self.observed(_refused(operation, places.table.name))
-        if places.indexes:
+            raise _refused(operation, places.table.name)
+        if known.indexes:
             changed = places.with_keys(parameters)
             parameters = (
                 parameters if str(parameters.get("IndexName")) in places.indexes else changed
@@ -98,22 +113,26 @@ class Core:
         return start(self, places, parameters, size)
 
     def _adapted(self, operation: str, parameters: Body, make: Callable[[], Steps]) -> Steps | None:
-        """Return the steps from `make`. If fields have wrong types, correct them as DynamoDB does.
+        """Return the steps that `make` returns, or those of the corrected request.
 
-        Raises `WireError` if the form of the request is wrong.
+        DynamoDB accepts some fields of a wrong type, and corrects them: this does, too. Raises
+        `WireError` if DynamoDB refuses the request's form.
         """
         try:
             read = checked_form(operation, parameters)
         except EngineError as error:
             raise of_engine(error) from None
         if read is not parameters:
-            return self.begin(operation, read)
-        return self.observed(self._as_read(operation, parameters, make()))
+            return self._begin(operation, read)
+        return self._as_read(operation, parameters, make())
 
     def _as_read(self, operation: str, parameters: Body, steps: Steps) -> Steps:
-        """Run the steps. If they fail, correct wrong types as DynamoDB does, and begin again.
+        """Run the steps of a request.
 
-        Only such a correction looks inside attribute values. The failed steps have written nothing.
+        If they find a wrong type, correct the request and begin again.
+
+        DynamoDB corrects some wrong types. Only this second attempt looks for them inside attribute
+        values, since that is slow. The first attempt has written nothing by then.
         """
         try:
             return (yield from steps)
@@ -121,26 +140,29 @@ class Core:
             read = as_read(operation, parameters)
             if read == parameters:
                 raise
-        again = self.begin(operation, read)
+        again = self._begin(operation, read)
         if again is not None:
             return (yield from again)
         [answer] = checked((yield [Call(operation, read)]))
         return dict(answer)
 
     def _reread(self, operation: str, parameters: Body, size: int) -> Steps | None:
-        """Begin a request whose key was not understood again, with types corrected as by DynamoDB.
+        """Begin a request again whose key was not understood, with types corrected.
 
-        Returns None if the key does not fit the table: then DynamoDB refuses the request. Raises
-        `WireError` if the form of the request is wrong.
+        Returns None if there is nothing to correct: then DynamoDB itself refuses the request.
+        Raises `WireError` if the form of the request is wrong.
         """
         try:
             read = as_read(operation, parameters)
         except EngineError as error:
             raise of_engine(error) from None
-        return None if read == parameters else self.begin(operation, read, size)
+        return None if read == parameters else self._begin(operation, read, size)
 
-    def observed(self, steps: Steps) -> Steps:
-        """Return the same steps, which are counted, with the evaluator's errors as responses."""
+    def _observed(self, steps: Steps) -> Steps:
+        """Run steps, count their waits and refusals, and convert their errors to error responses.
+
+        The parsers of expressions raise `EngineError`.
+        """
         try:
             needs = next(steps)
             while True:
@@ -151,14 +173,14 @@ class Core:
         except EngineError as error:
             raise of_engine(error) from None
         except WireError as error:
-            self.counts["refusals"] += error.message.startswith(OURS)
-            named = self._named_error(error)
-            if named is error:
-                raise
-            raise named from None
+            raise self._refusal(error) from None
 
-    def _named_error(self, error: WireError) -> WireError:
-        """Return an error that names spread indexes as the application knows them."""
+    def _refusal(self, error: WireError) -> WireError:
+        """Count an error if it is Heatsink's own.
+
+        Return it with the application's names of spread indexes.
+        """
+        self.counts["refusals"] += error.message.startswith(OURS)
         for places in self.places.values():
             for index in places.indexes.values():
                 error = index.error(error)
@@ -173,7 +195,7 @@ class Core:
             places.check_usable()
         start = MANY.get(operation)
         if start is None:
-            return self.observed(_refused(operation, next(iter(named.values())).table.name))
+            raise _refused(operation, next(iter(named.values())).table.name)
         try:
             read = checked_form(operation, parameters)
             if not self._count(operation, named, read, size):
@@ -181,13 +203,13 @@ class Core:
         except EngineError as error:
             raise of_engine(error) from None
         steps = start(named, read)
-        return self.observed(self._as_read(operation, read, steps))
+        return self._as_read(operation, read, steps)
 
     def _named(self, operation: str, parameters: Body) -> dict[str, Places]:
-        """Return the declared tables that a request names, by the names that it uses."""
+        """Return the declared tables in a request, by the names or ARNs that it uses."""
         if operation in PARTIQL:
-            text = str(parameters)
-            return {name: places for name, places in self.places.items() if name in text}
+            found = tables_in_statements(parameters, self.places)
+            return {name: self.places[name] for name in sorted(found)}
         tables = ((name, self.places.get(table_of(name))) for name in names_in(parameters))
         return {name: places for name, places in tables if places is not None}
 
@@ -215,7 +237,7 @@ class Core:
         return understood == len(found)
 
     def _count_values(self, places: Places, given: Body, size: int) -> None:
-        """Count the heat of the values that a write gives an item in spread indexes."""
+        """Count a write of `size` bytes as heat of the values that it writes in spread indexes."""
         for index in places.indexes.values():
             for value in values_in(index, given):
                 if label := index.label(value):
@@ -224,10 +246,10 @@ class Core:
     def query(self, places: Places, parameters: Body, _: int) -> Steps | None:
         table, name = places.table, parameters.get("IndexName")
         if isinstance(name, str) and name in table.unused_indexes:
-            return _refused_index(table.name, name, UNUSED)
+            raise _refused_index(table.name, name, UNUSED)
         if name is not None and table.append_only:
             why = "the table is declared append_only, so rows may be in two places"
-            return _refused_index(table.name, str(name), why)
+            raise _refused_index(table.name, str(name), why)
         if isinstance(name, str) and (
             found := self._on_spread(places, name, parameters, query=True)
         ):
@@ -242,7 +264,6 @@ class Core:
         if label:
             self._heat.record_read(label)
         is_cold = places.is_cold(label) and parameters.get("ConsistentRead") is not True
-        is_cold = is_cold and not places.has_shadows
         if is_cold and name is None and key is not None and TAG not in key:
             return None
         return self._adapted("Query", parameters, lambda: query(places, parameters, self._view))
@@ -250,7 +271,7 @@ class Core:
     def scan(self, places: Places, parameters: Body, _: int) -> Steps | None:
         name = parameters.get("IndexName")
         if isinstance(name, str) and name in places.table.unused_indexes:
-            return _refused_index(places.table.name, name, UNUSED)
+            raise _refused_index(places.table.name, name, UNUSED)
         if isinstance(name, str) and (
             found := self._on_spread(places, name, parameters, query=False)
         ):
@@ -267,7 +288,7 @@ class Core:
         if index is None:
             if places.indexes.get(name.removesuffix(SUFFIX)) is None:
                 return None
-            return _refused_index(places.table.name, name, OURS_ONLY)
+            raise _refused_index(places.table.name, name, OURS_ONLY)
         if query:
             value = key_of(parameters, index.attribute)
             if value is not None and (label := index.label(value)):
@@ -284,7 +305,7 @@ class Core:
             return self._reread("GetItem", parameters, size)
         if label := places.label(keys.key):
             self._heat.record_read(label)
-        if places.is_bare(keys) and not places.has_shadows:
+        if places.may_pass(keys):
             return None
         return self._adapted("GetItem", parameters, lambda: get_item(places, parameters, keys))
 
@@ -299,8 +320,9 @@ class Core:
             self._heat.record(label, 1, size)
             if not exactly:
                 places.note_put(keys)
-        self._count_values(places, parameters, size)
-        if places.is_bare(keys) and not places.has_shadows:
+        if places.indexes:
+            self._count_values(places, parameters, size)
+        if places.may_pass(keys):
             return None
         return self._adapted(
             operation,
@@ -332,7 +354,7 @@ MANY: dict[str, Callable[[dict[str, Places], Body], Steps]] = {
 
 
 def names_in(parameters: Body) -> list[str]:
-    """Return the tables that a request of any operation names, even if it is malformed."""
+    """Return the tables that a request names, for any operation. The request may be malformed."""
     items, actions = parameters.get("RequestItems"), parameters.get("TransactItems")
     names: list[Any] = [parameters.get("TableName")]
     names += items if isinstance(items, dict) else ()
@@ -345,20 +367,18 @@ def names_in(parameters: Body) -> list[str]:
 def tables_named(operation: str, parameters: Body, declared: Iterable[str]) -> set[str]:
     """Return which of the declared tables a request concerns."""
     if operation in PARTIQL:
-        return {name for name in declared if name in str(parameters)}
+        return tables_in_statements(parameters, declared)
     return {table_of(one) for one in names_in(parameters)} & set(declared)
 
 
-def _refused(operation: str, table: str) -> Steps:
+def _refused(operation: str, table: str) -> WireError:
     why = "use PutItem, GetItem, UpdateItem, DeleteItem, Query or Scan instead of PartiQL"
     cure = why if operation in PARTIQL else "use another operation, or a client without Heatsink"
-    raise refusal(f"{operation} is not possible on the spread table {table}: {cure}")
-    yield []  # makes this a generator
+    return refusal(f"{operation} is not possible on the spread table {table}: {cure}")
 
 
-def _refused_index(table: str, index: str, why: str) -> Steps:
-    raise refusal(f"index {index} of table {table} cannot be used: {why}")
-    yield []  # makes this a generator
+def _refused_index(table: str, index: str, why: str) -> WireError:
+    return refusal(f"index {index} of table {table} cannot be used: {why}")
 
 
 def _targets(named: dict[str, Places], parameters: Body) -> Iterator[tuple[Places, Any]]:

@@ -21,11 +21,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from heatsink.errors import InvalidId, InvalidSetting
-from heatsink.primitives.checks import check_text, check_whole, shown
+from heatsink.primitives.checks import check_number, check_text, check_whole, shown
 from heatsink.primitives.words import did_you_mean
 from heatsink.stores.dynamodb.wire.values import Native, native
 
-from .times import TimeOf, careful
+from .times import TimeOf, careful, name_of, sort_type_of
 
 logger = logging.getLogger("heatsink")
 NAME_MAX = 255
@@ -39,10 +39,10 @@ BACKWARDS_MS_MAX = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and t
 
 
 class Rule(NamedTuple):
-    """How sort keys with one prefix are placed.
+    """How a table places the items whose sort keys begin with `prefix`.
 
-    With `time_of`, these sort keys are spread by their time. With `buckets`, a hash spreads them
-    over this fixed number of buckets. With neither, they stay under the bare key.
+    With `time_of`, these items are spread by the time in their sort keys. With `buckets`, a hash
+    spreads them over this fixed number of buckets. With neither, they stay under the bare key.
     """
 
     prefix: str
@@ -159,11 +159,8 @@ class SpreadTable:
             raise InvalidSetting(
                 f"sort_type must be S, N or B, not {shown(self.sort_type)}", field="sort_type"
             )
-        if not 0 <= self.ahead_s <= AHEAD_S_MAX:
-            raise InvalidSetting(
-                f"ahead_s must be between 0 and {AHEAD_S_MAX:g}, not {shown(self.ahead_s)}",
-                field="ahead_s",
-            )
+        check_number("ahead_s", self.ahead_s, 0, AHEAD_S_MAX)
+        self._check_choices()
         if not isinstance(self.rules, Sequence) or isinstance(self.rules, Rule | str):
             raise InvalidSetting("rules must be a list: write rules=[…]", field="rules")
         for rule in self.rules:
@@ -183,12 +180,39 @@ class SpreadTable:
                 'prefix ""',
                 field="rules",
             )
+        self._check_times()
         object.__setattr__(self, "rules", tuple(rules))
         object.__setattr__(self, "unused_indexes", frozenset(self.unused_indexes))
         object.__setattr__(self, "_only", rules[0] if prefixes == [""] else None)
         of_indexes = (n for i in self.indexes.values() for n in (*i.partition_keys, *i.sort_keys))
         names = frozenset((self.partition_key, self.sort_key, *of_indexes))
         object.__setattr__(self, "key_attributes", names)
+
+    def _check_choices(self) -> None:
+        if not isinstance(self.append_only, bool):
+            raise InvalidSetting(
+                f"append_only must be True or False, not {shown(self.append_only)}",
+                field="append_only",
+            )
+        names = self.unused_indexes
+        is_several = isinstance(names, Iterable) and not isinstance(names, str)
+        if not is_several or not all(isinstance(name, str) for name in names):
+            raise InvalidSetting(
+                f"unused_indexes must be a set of index names, not {shown(names)}",
+                field="unused_indexes",
+            )
+
+    def _check_times(self) -> None:
+        """Raise `InvalidSetting` for a rule that can read no time of this table's sort keys."""
+        for rule in self.rules:
+            reads = sort_type_of(rule.time_of) if rule.time_of is not None else None
+            if rule.time_of is not None and reads not in (None, self.sort_type):
+                raise InvalidSetting(
+                    f"{name_of(rule.time_of)} reads sort keys that are {KINDS[str(reads)]}, but "
+                    f"those of table {self.name} are {KINDS[self.sort_type]}: use another function "
+                    "of heatsink.door.times, or correct sort_type",
+                    field="rules",
+                )
 
     def rule_of(self, sort: Native) -> Rule:
         """Return the rule with the longest prefix that fits a sort key."""
@@ -200,9 +224,10 @@ class SpreadTable:
         return UNSPREAD
 
     def meant_for(self, sort: Native) -> Rule | None:
-        """Return the rule whose prefix may be misspelt, for a sort key that matches no rule.
+        """Return the rule that may be meant for a sort key which matches no rule, or None.
 
-        Its `time_of` reads a time in the sort key, after another prefix. None if there is none.
+        A rule may be meant if its `time_of` can read a time in the sort key after some other
+        prefix: the rule's own prefix is probably misspelt.
         """
         if not isinstance(sort, str):
             return None
@@ -220,7 +245,7 @@ class SpreadTable:
 
 
 def described(declared: SpreadTable, description: Mapping[str, Any]) -> SpreadTable:
-    """Return the declaration, completed with the types and indexes that DescribeTable shows.
+    """Return the declaration with the types and indexes that DescribeTable shows added.
 
     `description` is the field `Table` in the answer to DescribeTable. Raises `InvalidSetting` if
     the table cannot be spread as declared.
@@ -387,7 +412,10 @@ def _warn_of_misspelt(
 
 
 def misspelt(rule: Rule, sort: Native) -> str:
-    """Say that a rule's prefix fits no item, though `sort` carries a time that the rule reads."""
+    """Return a warning that a rule's prefix may be misspelt.
+
+    No item has the prefix, but the sort key `sort` has a time that the rule could read.
+    """
     return (
         f"no item looked at has the declared prefix {rule.prefix!r}, but {shown(sort)} carries a "
         "time after another prefix, so it is not spread: correct the prefix in rules, or declare "

@@ -12,15 +12,28 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Protocol
 
-from heatsink.errors import HeatsinkError, Retryable
+from heatsink.errors import HeatsinkError, answer_of
 from heatsink.registry.layouts import Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
-from heatsink.stores.dynamodb.wire.errors import SERVICE
+from heatsink.stores.dynamodb.wire.errors import EXCEEDED, SERVICE, EngineError
 
-from .protocol import Body, Call, LayoutOf, Need, Reach, Renew, Steps, WireError, refusal
+from .protocol import (
+    BAD_REQUEST,
+    OURS,
+    Body,
+    Call,
+    LayoutOf,
+    Need,
+    Reach,
+    Renew,
+    Steps,
+    WireError,
+    of_engine,
+    refusal,
+)
 
-UNAVAILABLE = 503
+TOO_MANY = 429
 JUST_NOW_S = 0.1
 
 
@@ -103,7 +116,10 @@ class OwnRegistry:
         await self._backoff.call(reach, "", deadline_s)
 
     async def renew(self) -> None:
-        """Read the registry anew, even if a renewal is running, which may have read too early."""
+        """Read the registry now.
+
+        Do not share a renewal that already runs: it may have read too early.
+        """
         await self._backoff.call(self._registry.renew, "", self._backoff.deadline_s())
 
     async def layout(self, label: str) -> Layout:
@@ -159,7 +175,7 @@ def is_thawed(registry: Registry) -> bool:
 
 
 def check_ahead(need: Reach, now_ms: int) -> None:
-    """Raise `WireError` if the time of an item is too far ahead of now to be placed."""
+    """Raise `WireError` if an item's time is so far ahead of now that waiting for it is useless."""
     ahead_ms = need.time_ms - now_ms
     if ahead_ms > need.ahead_ms:
         raise refusal(
@@ -172,12 +188,18 @@ def check_ahead(need: Reach, now_ms: int) -> None:
 def of_heatsink(error: HeatsinkError) -> WireError:
     """Return an error of Heatsink as an error response of DynamoDB.
 
-    SDKs retry a request after a status of 500 or above. So only errors that a retry may cure get
-    such a status.
+    The table of all errors (`errors.ANSWERS`) says whether a retry may cure the error. SDKs retry a
+    request after a status of 500 or above, and after the error for exceeded throughput, which has
+    the status 400 in DynamoDB.
     """
     if isinstance(error, WireError):
         return error
-    if not isinstance(error, Retryable):
+    if isinstance(error, EngineError):
+        return of_engine(error)
+    answer = answer_of(error)
+    if not answer.retryable:
         return refusal(str(error))
-    body = {"__type": SERVICE + "InternalServerError", "message": f"Heatsink: {error}"}
-    return WireError(UNAVAILABLE, body)
+    if answer.status == TOO_MANY:
+        return WireError(BAD_REQUEST, {"__type": EXCEEDED, "message": f"{OURS}{error}"})
+    body = {"__type": SERVICE + "InternalServerError", "message": f"{OURS}{error}"}
+    return WireError(answer.status, body)

@@ -13,7 +13,7 @@ from the value, and returns a row from two buckets only once.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.expressions.key_conditions import KeyTest
 from heatsink.stores.dynamodb.wire.values import Item, native
 
-from .keys import TAG, physical
+from .keys import BARE, number_in, physical
 from .pages import (
     Page,
     key_condition,
@@ -36,20 +36,24 @@ from .queries import Asked, Merge, Source, read_query
 from .scans import check_page, prepared
 from .spread_indexes import EXPRESSIONS, OPAQUE, SpreadIndex
 
-Resuming = Generator[list[Need], list[Any], Body]
 START = "ExclusiveStartKey"
-BARE = -1  # the bare value, in tokens
+
+
+Tie = Annotated[list[Any], msgspec.Meta(min_length=2)]
 
 
 class Position(msgspec.Struct, array_like=True):
-    """Where a page ended: `bucket` is the bucket of its last row.
+    """Where a page of a spread index ended. It travels in the page's token.
 
-    Other buckets may have rows with the same sort key on this page. For each of these buckets,
-    `ties` has the keys of its last such row.
+    `bucket` is the bucket of the page's last row. Other buckets may have rows with the same sort
+    key on this page. For each of these buckets, `ties` has (partition key, sort key) of its last
+    such row. These are buckets of the index. `place` is the bucket in which the table has the last
+    row, or None if the row's keys tell it; a tie has its own place as a third element.
     """
 
     bucket: int
-    ties: dict[str, list[Any]] = {}
+    ties: dict[int, Tie] = {}
+    place: int | None = None
 
 
 _position = msgspec.json.Decoder(Position)
@@ -79,9 +83,10 @@ def query_index(places: Places, index: SpreadIndex, parameters: Body) -> Steps:
 
 
 def refused(places: Places, index: SpreadIndex, operation: str, parameters: Body) -> Steps:
-    """Return DynamoDB's error for a wrong request.
+    """Let DynamoDB refuse a wrong request, and raise its error.
 
-    The request goes to the new index, and the error names the old index."""
+    The request goes to the new index. In the error, the index has the application's name.
+    """
     try:
         return (yield from must_be_refused(operation, renamed(index, parameters)))
     except WireError as error:
@@ -89,7 +94,12 @@ def refused(places: Places, index: SpreadIndex, operation: str, parameters: Body
 
 
 def split_token(index: SpreadIndex, parameters: Body) -> tuple[Body, Position | None]:
-    """Return the request without the position in its starting key, and the position."""
+    """Split a request's starting key.
+
+    Return the request with a plain starting key, and the position.
+
+    The position is None if the starting key has none.
+    """
     start = parameters.get(START)
     if not isinstance(start, dict) or OPAQUE not in start:
         return parameters, None
@@ -105,9 +115,10 @@ def split_token(index: SpreadIndex, parameters: Body) -> tuple[Body, Position | 
 
 
 def uses_new(index: SpreadIndex, parameters: Body) -> bool:
-    """Return whether to read a page from the new index.
+    """Return whether to read a page from the new index, and not from the application's old one.
 
-    A query stays at the index of its first page.
+    A query stays at the index of its first page. The request's starting key shows which one that
+    was.
     """
     start = parameters.get(START)
     if not isinstance(start, dict):
@@ -129,13 +140,17 @@ def _outdated(index: SpreadIndex) -> WireError:
 
 
 class IndexSource(Source):
-    """The entries of one bucket of a value. `tests` is the key condition, from `start` on."""
+    """One bucket of a value in the new index, from which a page takes rows.
+
+    `tests` is the key condition. If a page continues another, the condition begins where that
+    ended.
+    """
 
     def __init__(self, bucket: int | None, tests: dict[str, KeyTest]) -> None:
         super().__init__(bucket, None)
         self.tests = tests
         self.last: Item | None = None
-        """The last row that a page took from here."""
+        """The last row that a page took, or dropped, from here, as it is stored."""
 
 
 class Entry(NamedTuple):
@@ -153,6 +168,8 @@ class IndexMerge(Merge):
         self._index = index
         self._sort = index.index.sort_keys
         self._seen: set[tuple[str, str]] = set()
+        self._next_row: tuple[int | None, Item] = (None, {})
+        self._last_row: tuple[int | None, Item] = (None, {})
 
     def start(self, label: str) -> None:
         """Begin with all buckets that may hold rows of the value."""
@@ -166,35 +183,31 @@ class IndexMerge(Merge):
         """Continue after the last row of the page before."""
         assert position is not None
         buckets = {number(bucket): bucket for bucket in self._sources}
-        for known in (position.bucket, *map(int, position.ties)):
+        for known in (position.bucket, *position.ties):
             if known not in buckets:  # retired meanwhile: a sweep has found it empty
                 self._sources[known] = IndexSource(known, self._asked.tests)
         later = self._from_sort(start)
         for bucket, source in self._sources.items():
             assert isinstance(source, IndexSource)
-            keys = start
-            if number(bucket) != position.bucket:
-                tie = position.ties.get(str(number(bucket)))
-                if tie is None:
-                    source.tests = later
-                    continue
+            keys, place = start, position.place
+            tie = position.ties.get(number(bucket))
+            if tie is None and number(bucket) != position.bucket:
+                source.tests = later
+                continue
+            if tie is not None:
                 table = self._table
                 keys = {**start, table.partition_key: tie[0], table.sort_key: tie[1]}
-            source.last = keys
-            source.start = yield from self._stored(keys, bucket)
+                place = tie[2] if len(tie) > 2 else None
+            source.last = yield from start_at(self._places, keys, keys, place)
+            source.start = self._stored(source.last, bucket)
 
-    def _stored(self, keys: Item, bucket: int | None) -> Resuming:
+    def _stored(self, last: Item, bucket: int | None) -> Body:
         """Return a starting key as the new index has it."""
-        found = self._places.keys_of(keys, exactly=False)
-        if found is None:
-            raise ValidationFailed("The provided starting key is invalid")
-        spot = yield from self._places.to_read(found, consistent=True)
-        stored = self._places.parameters(keys, spot)
-        del stored[self._index.attribute]
-        return {**stored, self._index.shadow: {"S": physical(self._asked.key, bucket)}}
+        rest = {name: value for name, value in last.items() if name != self._index.attribute}
+        return {**rest, self._index.shadow: {"S": physical(self._asked.key, bucket)}}
 
     def _from_sort(self, start: Item) -> dict[str, KeyTest]:
-        """Narrow the key condition to the sort key of the last row and those after it."""
+        """Return the key condition without the rows before the last page's last sort key."""
         tests = dict(self._asked.tests)
         if not self._sort:
             return tests
@@ -214,7 +227,7 @@ class IndexMerge(Merge):
             tests[name] = KeyTest("LE", [at])
         return tests
 
-    def _call(self, source: Source, rows: int) -> Call:
+    def _call(self, source: Source, rows: int | None) -> Call:
         assert isinstance(source, IndexSource)
         index = self._index
         name = physical(self._asked.key, source.bucket)
@@ -224,8 +237,8 @@ class IndexMerge(Merge):
             **self._plain,
             "IndexName": index.stored_name,
             **key_condition(tests, {index.shadow: {"S": name}}),
-            "Limit": rows,
         }
+        changed.update({} if rows is None else {"Limit": rows})
         changed.pop(START, None)
         if source.start is not None:
             changed[START] = source.start
@@ -244,9 +257,8 @@ class IndexMerge(Merge):
                 if self._is_past(test, stored[self._sort[0]]):
                     source.done = True
                 continue
-            item = self._places.shown(stored)
-            sort = tuple(native(item[name]) for name in self._sort)
-            source.rows.append((Entry(sort, number(source.bucket)), item))
+            sort = tuple(native(stored[name]) for name in self._sort)
+            source.rows.append((Entry(sort, number(source.bucket)), stored))
 
     def _is_past(self, test: KeyTest, value: Any) -> bool:
         """Return whether all later rows fail the test if the row with this sort key fails it."""
@@ -254,30 +266,46 @@ class IndexMerge(Merge):
         return test.operator == "BEGINS_WITH" and native(value) > prefix
 
     def _checked(self, rows: dict[int | None, Item]) -> Item:
-        [(bucket, item)] = rows.items()
-        source, table = self._sources[bucket], self._table
-        assert isinstance(source, IndexSource)
-        source.last = item
+        [self._next_row] = rows.items()
+        item, table = self._places.shown(self._next_row[1]), self._table
         key = str(item[table.partition_key]), str(item[table.sort_key])
         if key in self._seen:
+            self._pass_by()
             return {}
         self._seen.add(key)
         return item
 
+    def _take(self, item: Item, size: int) -> None:
+        super()._take(item, size)
+        self._pass_by()
+        self._last_row = self._next_row
+
+    def _pass_by(self) -> None:
+        """Note that the next page continues after this row in its bucket.
+
+        This does not happen for a row that ends the page, since the page would exceed 1 MB with it.
+        """
+        bucket, stored = self._next_row
+        source = self._sources[bucket]
+        assert isinstance(source, IndexSource)
+        source.last = stored
+
     def _ended(self, last: Item | None) -> Body:
         assert last is not None
-        table = self._table
+        table, places = self._table, self._places
         sort = [last[name] for name in self._sort]
-        ended, ties = BARE, {}
+        ended, stored = self._last_row
+        ties: dict[int, Tie] = {}
         for bucket, source in self._sources.items():
             assert isinstance(source, IndexSource)
             held = source.last
-            if held is last:
-                ended = number(bucket)
-            elif held is not None and [held[name] for name in self._sort] == sort:
-                ties[str(number(bucket))] = [held[table.partition_key], held[table.sort_key]]
+            if held is None or held is stored or [held[name] for name in self._sort] != sort:
+                continue
+            shown, place = places.shown(held), places.bucket_to_name(held)
+            tie = [shown[table.partition_key], shown[table.sort_key]]
+            ties[number(bucket)] = tie if place is None else [*tie, place]
         names = schema_of(table, self._index.index).entry_names
-        position = Position(ended, ties)
+        position = Position(number(ended), ties, places.bucket_to_name(stored))
         token = {name: last[name] for name in names}
         token[OPAQUE] = {"S": msgspec.json.encode(position).decode()}
         answer: Body = self._page.answer(self._capacities)
@@ -291,7 +319,8 @@ def scan_index(places: Places, index: SpreadIndex, parameters: Body) -> Steps:
         changed = {**without_local(plain), "IndexName": index.stored_name}
         if plain.get(START) is not None:
             names = schema_of(places.table, index.index).entry_names
-            start = yield from start_at(places, plain[START], names)
+            place = position.place if position is not None else None
+            start = yield from start_at(places, plain[START], names, place)
             changed[START] = _entry(index, start, position)
         given, _ = prepared("Scan", plain)
         check_page(places, "Scan", given, ({}, index.index))
@@ -326,15 +355,15 @@ def _entry(index: SpreadIndex, start: Body, position: Position | None) -> Body:
 def _token(places: Places, index: SpreadIndex, last: Body) -> Body:
     tag = last[index.shadow]["S"]
     value = application_key(tag)
-    bucket = int(tag.removeprefix(value + TAG)) if tag != value else BARE
     token = {**places.shown(last), index.attribute: {"S": value}}
     names = schema_of(places.table, index.index).entry_names
-    position = msgspec.json.encode(Position(bucket)).decode()
-    return {**{name: token[name] for name in names}, OPAQUE: {"S": position}}
+    position = Position(number_in(tag, value), {}, places.bucket_to_name(last))
+    text = msgspec.json.encode(position).decode()
+    return {**{name: token[name] for name in names}, OPAQUE: {"S": text}}
 
 
 def renamed(index: SpreadIndex, parameters: Body) -> Body:
-    """Return the same request for the new index, which gets DynamoDB's error for it."""
+    """Return a request for the new index in place of the application's index."""
     attribute, shadow = index.attribute, index.shadow
     changed = {**index.renamed(parameters, EXPRESSIONS), "IndexName": index.stored_name}
     for field in ("KeyConditions", "QueryFilter", "ScanFilter", START):

@@ -54,10 +54,11 @@ def placed_write(
     where: tuple[str, Keys, Spot],
     computed: Mapping[str, Any] = NONE_COMPUTED,
 ) -> Call:
-    """Return the call that carries out a write at a place. `where` starts with the key's field.
+    """Return the call that carries out a write of an item at its place.
 
-    `computed` has, for each index, the value that was computed from the item. Raises `Computed` if
-    the write needs such a value and `computed` lacks it.
+    `where` is (field of the key, the item's keys, the place); the field is "Item" or "Key". If the
+    update computes the key of a spread index, `computed` has the value, by index name. Raises
+    `Computed` if such a value is missing.
     """
     target, keys, spot = where
     changed = parameters
@@ -76,7 +77,10 @@ def bare(spot: Spot, keys: Keys) -> Spot:
 
 
 def check_append_only(table: str, operation: str, parameters: Body) -> None:
-    """Raise if a write needs to know the stored item: it may be in one of two places."""
+    """Raise if a write to an append-only table needs the stored item, for a condition for example.
+
+    The item may be in two places: under the bare key or in a bucket.
+    """
     given = [name for name in NOT_APPENDED if parameters.get(name)]
     if parameters.get("ReturnValues") not in (None, "NONE"):
         given.append("ReturnValues")
@@ -90,7 +94,10 @@ def check_append_only(table: str, operation: str, parameters: Body) -> None:
 
 
 def shown_answer(answer: Any, places: Places) -> Body:
-    """Return the answer to a call on one item as the application knows it, or raise its error."""
+    """Return the answer to a call on one item, with the application's keys.
+
+    Raise it if it is an error.
+    """
     if isinstance(answer, WireError):
         raise places.error(answer)
     for field in ("Item", "Attributes"):

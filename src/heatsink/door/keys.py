@@ -18,6 +18,7 @@ from heatsink.primitives.subjects import Kind, Subject
 
 TAG = "\u241fhs"
 TAGGED = re.compile(TAG + r"\d+\Z", re.ASCII)
+BARE = -1  # the bare key, where a page token names a bucket by its number
 NUMBERS = Context(prec=38)  # DynamoDB's numbers have 38 digits
 
 
@@ -35,6 +36,11 @@ def check_partition_value(value: object) -> str:
 def physical(key: str, bucket: int | None) -> str:
     """Return the partition key in the user's table: the bare key if `bucket` is None."""
     return key if bucket is None else f"{key}{TAG}{bucket}"
+
+
+def number_in(name: str, key: str) -> int:
+    """Return the number of the bucket with this name; `BARE` if the name is the key itself."""
+    return BARE if name == key else int(name.removeprefix(key + TAG))
 
 
 def subject_in(table: str, key: str) -> Subject:

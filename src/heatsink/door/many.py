@@ -67,7 +67,11 @@ def _check_one_place(places: Places) -> None:
 
 
 def batch_write(tables: Tables, parameters: Body) -> Steps:
-    """BatchWriteItem. Deletes of possible strays go upstream in a second batch."""
+    """Carry out BatchWriteItem.
+
+    In an append-only table, a deleted item may also be under the bare key. These deletes go
+    upstream in a second batch.
+    """
     items, strays = dict(parameters["RequestItems"]), dict[str, list[Body]]()
     for name, places in tables.items():
         if not isinstance(items[name], list):
@@ -157,12 +161,13 @@ def _with_metrics(tables: Tables, answer: Body) -> Body:
 
 
 def transact_write(tables: Tables, parameters: Body) -> Steps:
-    """Carry out TransactWriteItems. Equal requests become equal upstream requests.
+    """Carry out TransactWriteItems.
 
-    A retry has the same token as the first request. If a value of a spread index has got more
-    or fewer buckets in between, the upstream requests differ, and DynamoDB refuses the token.
-    So the core also tries the forms that the request had before each such change, while the
-    token is valid.
+    A retry has the same token as the first request, and DynamoDB refuses a token with other
+    content. If a value of a spread index has got more or fewer buckets in between, the retry's
+    upstream request differs from the first one. So if DynamoDB refuses the token, the core also
+    tries the upstream requests that it would have sent before each such change, while the token is
+    valid.
     """
     owners = [_owner(tables, action)[1] for action in parameters["TransactItems"]]
     sent: list[list[Any]] = []
@@ -185,9 +190,9 @@ def _is_reuse(answer: Any) -> bool:
 
 
 def _transacted(tables: Tables, parameters: Body, moment: Moment, sent: list[list[Any]]) -> Waits:
-    """Send a transaction with the buckets of `moment`.
+    """Send a transaction as it would have been sent at `moment`, and return the answer.
 
-    Returns None if the same form was sent already.
+    `sent` are the requests that were already sent. Returns None if this one is among them.
     """
     actions = []
     for action in parameters["TransactItems"]:
@@ -204,7 +209,11 @@ def _transacted(tables: Tables, parameters: Body, moment: Moment, sent: list[lis
 
 
 def _earlier(tables: Tables, parameters: Body) -> Iterator[Moment]:
-    """Yield moments at which the first request with the same token may have been made."""
+    """Yield the moments at which the first request with this token may have been made.
+
+    The upstream request may differ from moment to moment: just before each change of buckets, and
+    on each side of an index's step to shadow attributes.
+    """
     times: set[int] = set()
     indexes: set[tuple[str, str]] = set()
     for action in parameters["TransactItems"]:
@@ -221,7 +230,7 @@ def _earlier(tables: Tables, parameters: Body) -> Iterator[Moment]:
 
 
 def _owner(tables: Tables, action: Any) -> tuple[str, Places | None]:
-    """Return the verb of an action, and its table if that is declared."""
+    """Return the verb of an action (Put, Get, …), and its table if that is declared."""
     if isinstance(action, dict) and len(action) == 1:
         [(verb, given)] = action.items()
         if isinstance(given, dict) and isinstance(given.get("TableName"), str):
@@ -262,11 +271,11 @@ def _shown_reasons(error: WireError, owners: list[Places | None]) -> WireError:
 def transact_get(tables: Tables, parameters: Body) -> Steps:
     """Carry out TransactGetItems, as one upstream call.
 
-    If an item's time is past the horizon, its bucket is not decided yet, and the call reads the
-    item under the bare key. Before DynamoDB carries out the call, a transaction may put this
-    item into a bucket and change other items. The answer would show half of that transaction.
-    So the core renews its view after the call. If an item has another place by then, the core
-    reads all items again.
+    An item's time may be past the horizon. Then its bucket is not decided yet, and the call reads
+    it under the bare key. Before DynamoDB carries out this call, a transaction may write that item
+    into a bucket, and change a second item. The call would find the change of the second item only.
+    So the core renews its view after the call. If an item has another place by then, the core reads
+    all items again.
     """
     given = parameters["TransactItems"]
     owners = [_owner(tables, action)[1] for action in given]
@@ -287,7 +296,10 @@ def transact_get(tables: Tables, parameters: Body) -> Steps:
 
 
 def _wanted(places: Places | None, action: Body) -> tuple[Places, Keys] | None:
-    """Return the keys that an action reads; None if the action goes upstream as it is."""
+    """Return the table and the keys of the item that an action reads.
+
+    Returns None if the action can go upstream unchanged.
+    """
     if places is None:
         return None
     [given] = action.values()
@@ -300,9 +312,9 @@ def _wanted(places: Places | None, action: Body) -> tuple[Places, Keys] | None:
 def _spots(
     wanted: list[tuple[Places, Keys] | None],
 ) -> Generator[list[Need], list[Any], list[Spot | None]]:
-    """Return the places of items that are read together.
+    """Return the places of items that are read together; None for an item without keys in `wanted`.
 
-    Renew the view first if this is necessary.
+    If an item's time is past the horizon, renew the view first.
     """
     if any(one is not None and one[0].is_past(one[1]) for one in wanted):
         checked((yield [Renew()]))

@@ -47,10 +47,11 @@ RECORD_EACH = 5_000
 GONE = "ResourceNotFoundException"
 FAILED = "ConditionalCheckFailedException"
 ON_THE_WAY_BACK = ("restoring", "returning", "clearing")
+SWEPT_BY_LEADERS = ("reading", "deleting", "spread")
 
 
 class Record(NamedTuple):
-    """A need: write a note to the registry, unless another process has changed the note meanwhile.
+    """A need: write `note` to the registry if `seen` is still the note there.
 
     The answer says whether the note was written.
     """
@@ -60,7 +61,7 @@ class Record(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """A need: wait until all processes know the newest decisions and no older call is running."""
+    """A need: wait until all processes know the newest decisions and older calls have ended."""
 
 
 class Pause(NamedTuple):
@@ -76,7 +77,10 @@ Told = Callable[[str, int], object]
 
 
 class Pace(NamedTuple):
-    """How many items of a value are changed per second, and after how many progress is recorded."""
+    """How fast a migration changes items: at most `per_value_s` items a second of each value.
+
+    It records its progress after each `record_each` items.
+    """
 
     per_value_s: float = 200.0
     record_each: int = RECORD_EACH
@@ -102,9 +106,10 @@ class Migration:
         self._changed = 0
 
     def spread(self, *, keep_old: bool = False) -> Moves:
-        """Spread the index, from the recorded step on. With `keep_old`, stop before the deletion.
+        """Spread the index, and continue at the step that the registry has recorded.
 
-        Raises `InvalidSetting` if the index cannot be spread, or is on its way back.
+        With `keep_old`, stop before the old index is deleted. Raises `InvalidSetting` if the index
+        cannot be spread, or if it is being brought back.
         """
         while True:
             yield [Renew()]
@@ -169,8 +174,9 @@ class Migration:
     def sweep(self) -> Moves:
         """Move items out of retired buckets, until sweeps have found them empty.
 
-        A bucket is retired if the newest epoch of its value does not use it. Returns how
-        many retired buckets may still hold items.
+        A bucket is retired if the newest epoch of its value does not use it. Queries ask it until a
+        sweep that runs at least a day later has found it empty, too: a global index cannot be read
+        strongly. Returns how many retired buckets may still hold items.
         """
         for _ in range(PASSES_MAX):
             yield [Renew()]
@@ -186,6 +192,26 @@ class Migration:
             if not open_:
                 return 0
         return open_
+
+    def is_sweep_due(self, now_ms: int, calm_ms: int) -> bool:
+        """Return whether retired buckets may still hold items, by the view.
+
+        A value counts only if its number of buckets has not changed for `calm_ms`. While its load
+        falls, its buckets fall step by step: a sweep after each step would move items repeatedly.
+        """
+        note = note_on(self._view, self._table, self._name)
+        if note is None or note.step not in SWEPT_BY_LEADERS:
+            return False
+        return any(
+            start_ms + calm_ms <= now_ms and not self._rests(value, start_ms)
+            for value, start_ms, _ in self._retired()
+        )
+
+    def _rests(self, value: str, start_ms: int) -> bool:
+        """Return whether the buckets that are retired since `start_ms` were closed within a day."""
+        known = swept_on(self._view, self._table, self._name, value)
+        is_same = known is not None and known.epoch_ms == start_ms
+        return is_same and known is not None and known.rests(self._view.horizon_ms)
 
     @property
     def _index(self) -> SpreadIndex:
@@ -268,7 +294,7 @@ class Migration:
         return answer["Items"], answer.get("LastEvaluatedKey")
 
     def _scan(self, condition: str = "") -> Body:
-        """Return the parameters of a scan of all items that have the attribute or its shadow."""
+        """Return the parameters of a scan of items with the attribute or its shadow attribute."""
         table, index = self._places.table, self._index
         names = {"#p": table.partition_key, "#k": table.sort_key}
         names |= {"#a": index.attribute, "#s": index.shadow}
@@ -293,7 +319,7 @@ class Migration:
                 yield from self._record(msgspec.structs.replace(note, position=start))
 
     def _verify(self) -> Moves:
-        """Check that all items have the right shadow, and both indexes the same entries."""
+        """Check that all shadow attributes are right, and that both indexes have equal entries."""
         for _ in range(PASSES_MAX):
             wrong, start = 0, None
             while True:
@@ -344,10 +370,7 @@ class Migration:
         return wrong
 
     def _mend(self, rows: list[Body]) -> Moves:
-        """Correct the shadow of each item that has a wrong one or none.
-
-        Returns how many these were.
-        """
+        """Correct the shadow attributes that are wrong or missing. Returns in how many items."""
         calls: dict[str, deque[Need]] = {}
         for row in rows:
             call = self._mending(row)
@@ -357,9 +380,10 @@ class Migration:
         return (yield from self._paced(calls))
 
     def _mending(self, row: Body) -> Call | None:
-        """Return the call that corrects an item's shadow; None if the shadow is right.
+        """Return the call that corrects an item's shadow attribute; None if it is right.
 
-        The call changes nothing if the attribute or the shadow has changed since it was read.
+        The call changes nothing if the attribute or the shadow attribute has changed since it was
+        read.
         """
         index = self._index
         value, shadow = row.get(index.attribute), row.get(index.shadow)
@@ -380,7 +404,7 @@ class Migration:
         return Keys(key, native(row[table.sort_key]))
 
     def _retag(self, row: Body, tag: str | None) -> Call:
-        """Return the call that sets or removes an item's shadow, if nothing has changed."""
+        """Return the call that sets an item's shadow attribute to `tag`, or removes it."""
         table, index = self._places.table, self._index
         names, values = {"#s": index.shadow}, dict[str, Body]()
         tests = []
@@ -403,9 +427,11 @@ class Migration:
         return Call("UpdateItem", {**request, **_values(values)})
 
     def _paced(self, calls: dict[str, deque[Need]]) -> Moves:
-        """Make the calls, but at most `pace` calls a second for each value.
+        """Make these calls, at most `per_value_s` a second for each value.
 
-        Returns how many it made.
+        `calls` has them by value.
+
+        Returns how many calls it made.
         """
         count = 0
         each = max(int(self._pace.per_value_s * ROUND_S), 1)
@@ -443,7 +469,10 @@ class Migration:
         )
 
     def _retired(self) -> Iterator[tuple[str, int, list[int]]]:
-        """Yield the values with retired buckets, since when, and these buckets."""
+        """Yield (value, time, buckets) for each value with retired buckets.
+
+        Since this time, the value does not use these buckets any more.
+        """
         index, view = self._index, self._view
         for value in values_of(view, self._table, self._name):
             layout = view.layout(index.label(value))
@@ -453,7 +482,7 @@ class Migration:
                 yield value, newest.start_ms, buckets
 
     def _sweep(self, value: str, start_ms: int, buckets: list[int]) -> Moves:
-        """Move the items of retired buckets, and record whether there were any."""
+        """Move all items out of retired buckets of a value, and record whether there were any."""
         index, before, moved = self._index, self._changed, 0
         for bucket in buckets:
             name, start = physical(value, bucket), None
@@ -471,14 +500,14 @@ class Migration:
         if known is None or known.epoch_ms != start_ms:
             known = Swept(start_ms, 0, 0)
         self._changed = before + moved
-        if known.is_closed and not moved:
+        if known.rests(self._view.horizon_ms) and not moved:
             return known
         swept = Swept(start_ms, 0 if moved else known.empty + 1, self._view.horizon_ms)
         yield from self._commit(swept_note(self._table, self._name, value, swept))
         return swept
 
     def _entries(self, name: str) -> Body:
-        """Return the parameters of a query of one bucket in the new index."""
+        """Return the parameters of a query for the entries of one bucket in the new index."""
         table, index = self._places.table, self._index
         names = {"#p": table.partition_key, "#k": table.sort_key}
         names |= {"#a": index.attribute, "#s": index.shadow}
@@ -541,7 +570,7 @@ def _unfit(why: str) -> InvalidSetting:
 
 
 def _new_index(name: str, note: SpreadNote) -> Body:
-    """Return the request that creates the new index. The index always projects the attribute."""
+    """Return the request that creates the new index. It always projects the indexed attribute."""
     projection = dict(note.projection)
     if projection.get("ProjectionType") != "ALL":
         extra = [*(projection.get("NonKeyAttributes") or ()), note.attribute]

@@ -19,6 +19,7 @@ from heatsink.stores.dynamodb.wire.keys import IndexSchema, KeyPart, Schema
 from heatsink.stores.dynamodb.wire.values import Item
 
 from .declaration import Index, SpreadTable
+from .keys import BARE, physical
 from .places import Places
 from .protocol import Body, Call, Need, Steps, WireError, refusal
 from .spread_indexes import RESERVED
@@ -31,10 +32,15 @@ LOCAL_FIELDS = (
     *("AttributesToGet", "Select", "KeyConditionExpression", "KeyConditions"),
 )
 """The parameters that the core evaluates itself, on whole rows."""
+PLACE = "heatsink.place"
+"""The attribute of a page token that names the bucket of the page's last row, as a number.
+
+A token has it only if the keys of the row do not tell the bucket.
+"""
 
 
 def must_be_refused(operation: str, parameters: Body) -> Steps:
-    """Return DynamoDB's error for a read that the core found to be wrong."""
+    """Send a read that the core found to be wrong, and raise DynamoDB's error."""
     [answer] = yield [Call(operation, parameters)]
     if isinstance(answer, WireError):
         raise answer
@@ -76,23 +82,51 @@ def check_scalars(nested: Iterable[str], table: SpreadTable) -> None:
 
 
 def start_at(
-    places: Places, start: Any, names: Iterable[str]
+    places: Places, start: Any, names: Iterable[str], bucket: int | None = None
 ) -> Generator[list[Need], list[Any], Body]:
-    """Return a starting key with the stored name of its partition key.
+    """Return a starting key in which the partition key has its stored name, such as `room#3`.
 
+    If `bucket` is None, the place follows from the row's keys, unless the starting key names it.
     Raises `ValidationFailed` if the starting key does not have exactly the attributes `names`.
     """
-    if not isinstance(start, dict) or start.keys() != set(names):
+    if not isinstance(start, dict) or start.keys() - {PLACE} != set(names):
         raise ValidationFailed("The provided starting key is invalid")
     keys = places.keys_of(start, exactly=False)
     if keys is None:
         raise ValidationFailed("The provided starting key is invalid")
+    if PLACE in start:
+        bucket, start = _bucket_in(start), {name: start[name] for name in names}
+    if bucket is not None:
+        name = physical(keys.key, None if bucket == BARE else bucket)
+        return {**start, places.table.partition_key: {"S": name}}
     spot = yield from places.to_read(keys, consistent=True)
     return places.parameters(start, spot)
 
 
+def _bucket_in(start: Body) -> int:
+    """Return the bucket that a starting key names."""
+    try:
+        return int(start[PLACE]["S"])
+    except (TypeError, KeyError, ValueError):
+        raise refusal(
+            f"the starting key is damaged: its attribute {PLACE!r} must be as LastEvaluatedKey "
+            "had it"
+        ) from None
+
+
+def token_of(places: Places, last: Body) -> Body:
+    """Return the token of a page of a scan, or of a global index. It ends at the stored key `last`.
+
+    The next page continues where that row is stored. If the row's keys do not tell its bucket, the
+    token names it: otherwise the next page could skip or repeat rows.
+    """
+    bucket = places.bucket_to_name(last)
+    shown = places.shown(last)
+    return shown if bucket is None else {**shown, PLACE: {"S": str(bucket)}}
+
+
 def shown_page(answer: Body, places: Places) -> Body:
-    """Return a page with the application's keys in its items and in its token."""
+    """Return a page with the application's partition keys in its items and in its token."""
     shown = dict(answer)
     if "Items" in shown:
         shown["Items"] = [places.shown(item) for item in shown["Items"]]
@@ -102,12 +136,15 @@ def shown_page(answer: Body, places: Places) -> Body:
 
 
 def without_local(parameters: Body) -> Body:
-    """Return the parameters of a page without those that the core evaluates itself."""
+    """Return a request for a page without filter, projection and what else the core evaluates."""
     return {name: value for name, value in parameters.items() if name not in LOCAL_FIELDS}
 
 
 def key_condition(tests: dict[str, KeyTest], changed: dict[str, Body]) -> Body:
-    """Return a key condition as parameters. `changed` has other values for some attributes."""
+    """Return tests as the parameters of a key condition.
+
+    `changed` has other values to compare with, by attribute, such as a stored partition key.
+    """
     texts, names, values = list[str](), dict[str, str](), dict[str, Body]()
     for number, (name, test) in enumerate(tests.items()):
         alias, placeholders = f"#k{number}", []
@@ -132,7 +169,7 @@ def _test(alias: str, operator: str, placeholders: list[str]) -> str:
 
 
 class Page(msgspec.Struct):
-    """A page that the core makes from whole rows: filter, projection and counts."""
+    """A page of answers, which the core makes from whole rows: it filters, projects and counts."""
 
     given: Expressions
     count_only: bool

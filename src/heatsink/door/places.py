@@ -7,7 +7,8 @@ knows the layouts up to the item's time computes the same place.
 
 In an append-only table, programs without Heatsink may write every row under the bare key until the
 table's adoption is complete. Rows from before that time may be *strays*: rows under the bare key
-whose place is a bucket.
+whose place is a bucket. Rows with a prefix of fixed buckets have no time, so they may always be
+strays there. In any other table, such rows are written only after the adoption is complete.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.values import Native, native, normal_number
 
 from .declaration import Rule, SpreadTable
-from .keys import TAG, TAGGED, hashed_bytes, physical, registry_key
+from .keys import TAG, TAGGED, hashed_bytes, number_in, physical, registry_key
 from .protocol import Body, Call, Need, Reach, Renew, WireError, checked, refusal
 from .recent import RecentPuts
 from .records import record_of
 from .spread_indexes import EXPRESSIONS, SpreadIndex, check_no_shadow, spread_indexes, stripped
+from .times import first_text
 
 logger = logging.getLogger("heatsink")
 LABELS_KEPT = 16_384
@@ -43,7 +45,12 @@ Waits = Generator[list[Need], list[Any], "Spot"]
 
 
 class Spot(NamedTuple):
-    """The place of an item: its partition key in the registry, its bucket and its stored name."""
+    """The place of an item.
+
+    `label` is the name of its partition key in the registry; empty if the key can never be spread.
+    `bucket` is its bucket, None for the bare key. `name` is the partition key with which DynamoDB
+    stores it, such as `room#3`.
+    """
 
     label: str
     bucket: int | None
@@ -51,10 +58,31 @@ class Spot(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """The keys of an item: the application's partition key, and the sort key as a Python value."""
+    """The application's keys of an item. The sort key is a Python value, to be compared."""
 
     key: str
     sort: Native
+
+
+class Known(NamedTuple):
+    """What the places of a table need from the view, computed once for each version of the view.
+
+    `refused` says why Heatsink refuses the table; it is empty if it does not. `indexes` are the
+    table's spread indexes.
+    """
+
+    version: int
+    refused: str
+    indexes: dict[str, SpreadIndex]
+    has_shadows: bool
+    """Whether items may have shadow attributes, which no answer may show."""
+
+
+class Horizon(NamedTuple):
+    """A horizon of the view: for each prefix, a text below which no sort key has a later time."""
+
+    time_ms: int
+    texts: dict[str, str]
 
 
 class Places:
@@ -68,27 +96,30 @@ class Places:
         self._view = view
         self._hash = seeded_hash(seed)
         self._adopted: tuple[int, float] = (-1, float("inf"))
-        self._refused: tuple[int, str] = (-1, "")
         self._record = record_of(table)
         self._has_warned = False
         self.recent = RecentPuts(table)
         self._has_fixed = any(rule.buckets > 1 for rule in table.rules)
-        self._indexes: tuple[int, dict[str, SpreadIndex]] = (-1, {})
+        self._known = Known(-1, "", {}, False)
+        self._horizon = Horizon(-1, {})
         self.label = lru_cache(LABELS_KEPT)(self._label)
+
+    def known(self) -> Known:
+        """Return what the view says of the table.
+
+        Computes it anew if the view has another version.
+        """
+        version = self._view.version
+        if self._known.version != version:
+            indexes = spread_indexes(self.table, self._view, self._hash)
+            shadows = any(index.note.step != "left" for index in indexes.values())
+            self._known = Known(version, self._why_refused(), indexes, shadows)
+        return self._known
 
     @property
     def indexes(self) -> dict[str, SpreadIndex]:
-        """The table's spread indexes by name, at the steps that the view knows."""
-        version = self._view.version
-        if self._indexes[0] != version:
-            found = spread_indexes(self.table, self._view, self._hash)
-            self._indexes = (version, found)
-        return self._indexes[1]
-
-    @property
-    def has_shadows(self) -> bool:
-        """Whether items may have shadow attributes, which no answer may show."""
-        return any(index.note.step != "left" for index in self.indexes.values())
+        """The table's spread indexes by name, each at the migration step that the view knows."""
+        return self.known().indexes
 
     def _label(self, key: str) -> str:
         """Return the name of a key in the registry; empty if the key can never be spread."""
@@ -119,7 +150,7 @@ class Places:
         if TAG in key:
             check_not_reserved(key)
         if table.sort_type == "S":
-            return Keys(key, content)
+            return tuple.__new__(Keys, (key, content))  # cheaper than Keys(…)
         try:
             return Keys(key, native(_normal(sort)))
         except (ValidationFailed, ValueError, TypeError):
@@ -127,7 +158,10 @@ class Places:
 
     @property
     def complete_ms(self) -> float:
-        """The time after which no row is a stray; infinite while the adoption is not complete."""
+        """The time from which on no row is a stray: under the bare key instead of in its bucket.
+
+        It is infinite while the table's adoption is not complete.
+        """
         version = self._view.version
         if self._adopted[0] != version:
             self._adopted = (version, completed_ms(self._view, self.table.name))
@@ -135,11 +169,8 @@ class Places:
 
     def check_usable(self) -> None:
         """Raise if the table leaves Heatsink, or if the registry has another declaration of it."""
-        version = self._view.version
-        if self._refused[0] != version:
-            self._refused = (version, self._why_refused())
-        if self._refused[1]:
-            raise refusal(self._refused[1])
+        if refused := self.known().refused:
+            raise refusal(refused)
 
     def _why_refused(self) -> str:
         name = self.table.name
@@ -163,17 +194,26 @@ class Places:
         return ""
 
     def note_put(self, keys: Keys) -> None:
-        """Notice whether new items carry times by which they can be spread."""
-        rule, layout = self.table.rule_of(keys.sort), self._view.layout(self.label(keys.key))
-        self.recent.note(rule, keys.sort, layout, self._view.horizon_ms)
+        """Look at some new items: if their sort keys carry no usable time, log a warning."""
+        rule, view = self.table.rule_of(keys.sort), self._view
+        if self.recent.is_due(rule):
+            self.recent.note(rule, keys.sort, view.layout(self.label(keys.key)), view.horizon_ms)
 
-    def is_bare(self, keys: Keys) -> bool:
-        """Return whether an item is under the bare key for ever, by the present view alone."""
+    def may_pass(self, keys: Keys) -> bool:
+        """Return whether a request for an item can go upstream unchanged. Does not renew the view.
+
+        It can if the item is under the bare key for ever, and has no shadow attributes.
+        """
+        if self.known().has_shadows:
+            return False
         rule = self.table.rule_of(keys.sort)
         if rule.time_of is None:
             return rule.buckets == 1
         label = self.label(keys.key)
         if not label:
+            return True
+        is_past = self._is_surely_past(keys.sort, rule)  # before the layout is looked up
+        if is_past and label not in self._view.layouts:
             return True
         time_ms = rule.time_ms(keys.sort)
         if time_ms is None:
@@ -183,27 +223,67 @@ class Places:
         layout = self._view.layouts.get(label)
         return layout is None or layout.epoch_at(time_ms).buckets == 1
 
+    def _is_surely_past(self, sort: Native, rule: Rule) -> bool:
+        """Return whether a comparison of texts shows that a sort key has no time past the horizon.
+
+        This is cheaper than reading the time. If it returns False, the time must be read.
+        """
+        horizon = self._horizon
+        if horizon.time_ms != self._view.horizon_ms:
+            horizon = self._horizon = self._horizon_at(self._view.horizon_ms)
+        return type(sort) is str and sort < horizon.texts[rule.prefix]
+
+    def _horizon_at(self, time_ms: int) -> Horizon:
+        timed = ((rule.prefix, rule.time_of) for rule in self.table.rules if rule.time_of)
+        texts = ((prefix, first_text(time_of, time_ms)) for prefix, time_of in timed)
+        return Horizon(time_ms, {prefix: prefix + text if text else "" for prefix, text in texts})
+
     def is_cold(self, label: str) -> bool:
-        """Return whether the view knows no buckets of a key, apart from the bare key."""
+        """Return whether, by the view, requests for all items of a key can go upstream unchanged.
+
+        They can if all items are under the bare key, and have no shadow attributes.
+        """
+        if self.known().has_shadows:
+            return False
         layout = self._view.layouts.get(label)
         return self._has_fixed is False and (layout is None or layout.max_buckets == 1)
 
     def to_write(self, keys: Keys) -> Waits:
         """Return the place of an item to write. Waits until the view covers the item's time.
 
-        Raises `WireError` for a time that is too far ahead of now.
+        Raises `WireError` for a time that is too far ahead of now, and for a prefix with fixed
+        buckets if the table's adoption is not complete.
         """
         rule, label = self.table.rule_of(keys.sort), self.label(keys.key)
         time_ms = rule.time_ms(keys.sort)
+        if rule.buckets > 1 and label and not self.table.append_only:
+            yield from self._check_complete(rule)
         if label and time_ms is not None and time_ms >= self._view.horizon_ms:
             checked((yield [Reach(time_ms, self.table.ahead_ms)]))
         return self.spot(keys, rule, time_ms)
 
+    def _check_complete(self, rule: Rule) -> Generator[list[Need], list[Any], None]:
+        """Raise if the table's adoption is not complete. If the view says so, renew it first.
+
+        Until then other programs may write the same item under the bare key, and it would be in
+        two places.
+        """
+        if self.complete_ms == float("inf"):
+            checked((yield [Renew()]))
+        if self.complete_ms == float("inf"):
+            raise refusal(
+                f"the prefix {rule.prefix!r} of table {self.table.name} has {rule.buckets} fixed "
+                "buckets, but the adoption of the table is not complete. Once every program that "
+                f"writes to the table does so through Heatsink, run {self._adopting} --complete; "
+                "until then, items with this prefix can only be read"
+            )
+
     def to_delete(self, keys: Keys) -> Waits:
         """Return the place of an item to delete.
 
-        In an append-only table, an item with a time that no process can place yet can only be a
-        stray. So it is deleted under the bare key, without waiting for its time.
+        The item's time may be past the horizon. In an append-only table, such an item can only be
+        under the bare key, since no process can have placed it yet. So the delete goes there
+        without waiting.
         """
         if self.table.append_only:
             return (yield from self.to_read(keys, consistent=True))
@@ -212,8 +292,9 @@ class Places:
     def to_read(self, keys: Keys, *, consistent: bool) -> Waits:
         """Return the place of an item to read.
 
-        An eventually consistent read takes the place from the view as it is. If the item's time is
-        past the horizon even after a renewal, no process can have placed the item yet.
+        For a consistent read of an item whose time is past the horizon, renews the view. An item
+        whose time is still past it cannot have been placed by any process: then the place is the
+        bare key.
         """
         if consistent and self.is_past(keys):
             checked((yield [Renew()]))
@@ -227,13 +308,19 @@ class Places:
         )
 
     def spot_to_read(self, keys: Keys) -> Spot:
-        """Return the place of an item without a renewal. If it is unknown, return the bare key."""
+        """Return the place of an item by the present view.
+
+        If its time is past the horizon: the bare key.
+        """
         if self.is_past(keys):
             return Spot(self.label(keys.key), None, keys.key)
         return self.spot_of(keys)
 
     def spot(self, keys: Keys, rule: Rule, time_ms: int | None) -> Spot:
-        """Return the place of an item from its rule and its time, without a renewal of the view."""
+        """Return the place of an item by the present view.
+
+        `rule` is the rule of its sort key, and `time_ms` the time in it.
+        """
         key, label = keys.key, self.label(keys.key)
         bucket: int | None = None
         if rule.buckets > 1 and label:
@@ -250,6 +337,19 @@ class Places:
         rule = self.table.rule_of(keys.sort)
         return self.spot(keys, rule, rule.time_ms(keys.sort))
 
+    def bucket_to_name(self, stored: Body) -> int | None:
+        """Return the bucket that a page token must name if the page ends at this stored row.
+
+        Returns None if the row's keys tell its bucket. They do not tell it if the row is a stray,
+        or if its time is past the horizon: then its place is not decided yet, or not known here.
+        """
+        item = self.shown(stored)
+        keys = self.keys_of(item, exactly=False)
+        name = stored[self.table.partition_key]["S"]
+        if keys is None or (not self.is_past(keys) and self.spot_of(keys).name == name):
+            return None
+        return number_in(name, keys.key)
+
     def spot_by(self, layout: Layout, keys: Keys) -> Spot:
         """Return the place of an item by a given layout of its partition key."""
         rule, label = self.table.rule_of(keys.sort), self.label(keys.key)
@@ -263,14 +363,20 @@ class Places:
         return None if epoch.buckets == 1 else self._hash(hashed_bytes(sort)) % epoch.buckets
 
     def may_stray(self, keys: Keys, spot: Spot) -> bool:
-        """Return whether the item may be under the bare key although its place is a bucket."""
+        """Return whether the item may be under the bare key although it belongs into a bucket.
+
+        In an append-only table, programs without Heatsink may have written it there.
+        """
         if not self.table.append_only or spot.bucket is None:
             return False
         time_ms = self.table.rule_of(keys.sort).time_ms(keys.sort)
-        return time_ms is not None and time_ms < self.complete_ms
+        return time_ms is None or time_ms < self.complete_ms
 
     def is_adopted(self, layout: Layout) -> bool:
-        """Return whether the adoption was complete before a key got its second bucket."""
+        """Return whether the table's adoption was complete before a key got this layout.
+
+        A layout with only one bucket needs no adoption.
+        """
         if self.table.append_only or len(layout.epochs) == 1:
             return True
         first_ms = next((e.start_ms for e in layout.epochs if e.buckets > 1), None)
@@ -286,21 +392,21 @@ class Places:
         if not self.is_adopted(layout):
             raise refusal(
                 f"table {self.table.name} has a key with several buckets, but its adoption is not "
-                f"complete. Once no other program writes to it, run {self._adopting} --complete, "
-                "or declare the table append_only"
+                "complete. Once every program that writes to the table does so through Heatsink, "
+                f"run {self._adopting} --complete, or declare the table append_only"
             )
 
     def misplaced(self, keys: Keys) -> WireError:
-        """Return the error for a row that is not where its keys place it."""
+        """Return the error for a row that is not in the bucket to which it belongs."""
         return refusal(
             f"the row {keys.sort!r} of {keys.key!r} in table {self.table.name} is not in its "
-            "place: a program without Heatsink wrote it after the adoption was complete, or it was "
-            f"dated in the future. To move such rows into place, run {self._adopting} "
-            "--move-strays"
+            "place: a program without Heatsink wrote it, after the adoption was complete or with "
+            "a time in the future, or it is older than its prefix's fixed buckets. To move such "
+            f"rows into place, run {self._adopting} --move-strays"
         )
 
     def parameters(self, item: Body, spot: Spot) -> Body:
-        """Return an item or a `Key` with the stored name of its partition key."""
+        """Return an item or a `Key` with the stored name of its partition key, as in `spot`."""
         return {**item, self.table.partition_key: {"S": spot.name}}
 
     def call(self, operation: str, parameters: Body, spot: Spot) -> Call:
@@ -312,12 +418,12 @@ class Places:
         return stripped(item) if self.indexes else item
 
     def with_keys(self, parameters: Body) -> Body:
-        """Replace indexed attributes by shadow attributes where DynamoDB should refuse an
-        expression.
+        """Return a request with shadow attributes in expressions that DynamoDB should refuse.
 
-        DynamoDB refuses an expression that reaches into the key of an index (`state.part`). The key
-        of the deleted old index is such a key for the application, but no longer for DynamoDB. The
-        key of the new index still is. Raises `WireError` if the request names a shadow attribute.
+        DynamoDB refuses an expression that reaches into the key of an index (`state.part`). When
+        the old index is deleted, its key is no longer such a key for DynamoDB, but the application
+        still expects the error. The shadow attribute is the key of the new index. Raises
+        `WireError` if the request names a shadow attribute itself.
         """
         check_no_shadow(parameters.get("ExpressionAttributeNames"))
         for index in self.indexes.values():
@@ -345,7 +451,7 @@ class Places:
 
 
 def adopting(registry: str, table: str) -> str:
-    """Return the beginning of a command line about a table's adoption, without credentials."""
+    """Return how a command about a table's adoption begins, to show in messages: no credentials."""
     return f"heatsink adopt {quote(shown_url(registry))} {quote(table)}"
 
 
@@ -358,7 +464,7 @@ def check_not_reserved(key: str) -> None:
 
 
 def application_key(name: str) -> str:
-    """Return the application's partition key of a stored name."""
+    """Return the application's partition key: `room` for the stored name `room#3`."""
     if TAG not in name:
         return name
     found = TAGGED.search(name)

@@ -16,16 +16,26 @@ from heatsink.stores.dynamodb.wire.errors import VALIDATION, EngineError
 
 Body = dict[str, Any]
 BAD_REQUEST = 400
+THROTTLES = {
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+}
+"""The errors of a call that was not done since a limit was exceeded.
+
+A conflict of transactions is none of them: it concerns one item, and more buckets do not help.
+"""
 OURS = "Heatsink: "  # begins the message of an error that is not DynamoDB's
 
 
 class Call(NamedTuple):
-    """A request to send upstream once. It is repeated only if upstream says it was not done.
+    """A request to send upstream once.
 
-    `label` is the name of the partition key in the registry. It is empty if the call concerns no
-    key or several keys. Throttling of the call counts as heat of that key. `bucket` is None for the
-    bare key. `values` names the values of spread indexes that the call writes. If an index
-    throttles the call, this counts as heat of these values.
+    The driver repeats it only if the answer says that nothing was done. `label` is the name of the
+    partition key in the registry. It is empty if the call concerns no key or several keys.
+    Throttling of the call counts as heat of that key. `bucket` is None for the bare key. `values`
+    names the values of spread indexes that the call writes. If an index throttles the call, this
+    counts as heat of these values.
     """
 
     operation: str
@@ -82,7 +92,7 @@ def message_of(body: Body) -> str:
 
 
 def is_of_index(body: Body) -> bool:
-    """Return whether a throttled request was refused by an index, not by the table's own limits."""
+    """Return whether an index throttled the request, and not the table's own partitions."""
     reasons = [*(body.get("throttlingReasons") or ()), *(body.get("ThrottlingReasons") or ())]
     names = [str(one.get("reason")) for one in reasons if isinstance(one, dict)]
     return bool(names) and all(name.startswith("Index") for name in names)
@@ -94,7 +104,7 @@ def refusal(reason: str) -> WireError:
 
 
 def of_engine(error: EngineError) -> WireError:
-    """Return an error of the shared evaluator as an error response."""
+    """Convert an error of the parsers and checks shared with the emulator to an error response."""
     return WireError(BAD_REQUEST, error.body())
 
 

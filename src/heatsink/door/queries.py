@@ -6,6 +6,8 @@ is always asked, since sort keys without a time are there.
 
 The rows of all places are merged, and filter, projection and counts are evaluated on whole rows. So
 a page ends exactly where DynamoDB's would: after `Limit` rows, or before the row that exceeds 1 MB.
+In a table with a spread index, this also holds for rows that are all under the bare key: DynamoDB
+would also count their shadow attributes.
 On the way every row is checked: it must be where its keys place it, and times must grow with the
 sort keys. Otherwise rows might be missing, so the query fails.
 """
@@ -51,6 +53,10 @@ PAGE_BYTES_MAX = 1_024 * 1_024
 FIRST_ROWS = 512  # of all places together, if the query has no limit
 PLACE_ROWS_MIN = 16
 ASKED_AGAIN = 1.25
+PARTIAL_FIELDS = (
+    *("FilterExpression", "ProjectionExpression", "QueryFilter", "AttributesToGet", "Select"),
+)
+"""The parameters with which an answer lacks rows or attributes that DynamoDB has read."""
 
 
 class Asked(NamedTuple):
@@ -65,7 +71,10 @@ class Asked(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The range of times that a query covers under one rule. None stands for no bound."""
+    """The times that a query covers among the sort keys of one rule, from `from_ms` to `to_ms`.
+
+    None means that there is no bound at this end.
+    """
 
     rule: Rule
     from_ms: int | None
@@ -75,7 +84,7 @@ class Span(NamedTuple):
 def read_query(parameters: Body, table: SpreadTable, spread: Index | None = None) -> Asked:
     """Check a query of a table, or of an index that has the table's partition key.
 
-    `spread` is the index if it is a spread one. Raises `ValidationFailed`.
+    If the query reads a spread index, `spread` is this index. Raises `ValidationFailed`.
     """
     request = converted(parameters, Query)
     given, tests = prepared_query(request)
@@ -128,27 +137,35 @@ def query(places: Places, parameters: Body, view: View) -> Steps:
         return (yield from must_be_refused("Query", parameters))
     check_not_reserved(asked.key)
     label = places.label(asked.key)
-    if not label:
+    has_shadows = places.known().has_shadows
+    if not label and not has_shadows:
         [answer] = checked((yield [Call("Query", parameters)]))
         return shown_page(answer, places)
     merge = Merge(places, parameters, asked, (start, view.horizon_ms))
     merge.plan(view.layout(label))
     truth = None
-    if asked.request.consistent_read and _passes(places.table, asked, view.horizon_ms):
+    if asked.request.consistent_read and _passes(places.table, asked, view.horizon_ms) and label:
         truth = LayoutOf(label)
-    if not merge.is_bare:
+    is_whole = not any(parameters.get(name) for name in PARTIAL_FIELDS)
+    if (has_shadows and is_whole) or not merge.is_bare:
         return (yield from merge.steps(truth))
     whole: list[Need] = [Call("Query", parameters, label)]
     answers = checked((yield [*whole, truth] if truth else whole))
     if truth is not None:
         yield from merge.learn(answers[1])
-    if merge.is_bare:
+    is_short = has_shadows and _is_cut(answers[0], asked.request.limit)
+    if merge.is_bare and not is_short:
         return shown_page(answers[0], places)
     return (yield from merge.steps(None))
 
 
+def _is_cut(answer: Body, limit: int | None) -> bool:
+    """Return whether DynamoDB ended a page because its rows are large, not because of `limit`."""
+    return "LastEvaluatedKey" in answer and answer["ScannedCount"] != limit
+
+
 def _passes(table: SpreadTable, asked: Asked, horizon_ms: int) -> bool:
-    """Return whether a query may cover times past the horizon. The view may lack their epochs."""
+    """Return whether a query may cover times past the horizon, whose epochs the view may lack."""
     bounds = asked.bounds if asked.of_index is None else Bounds()
     spans = [span for span in spans_of(table, bounds) if span.rule.time_of is not None]
     return any(span.to_ms is None or span.to_ms >= horizon_ms for span in spans)
@@ -171,7 +188,10 @@ def key_of(parameters: Body, partition_key: str) -> str | None:
 
 
 def spans_of(table: SpreadTable, bounds: Bounds) -> list[Span]:
-    """Return the spread rules whose sort keys a range may cover, with the times in the range."""
+    """Return, for each rule that spreads by time, the times that the range `bounds` may cover.
+
+    Rules whose sort keys are outside of the range are left out.
+    """
     low, high = bounds.low, bounds.high
     if bounds.prefix is not None:
         low = bounds.prefix
@@ -206,14 +226,14 @@ def _overlaps(prefix: str, low: Any, high: Any) -> bool:
 
 
 def _time(table: SpreadTable, rule: Rule, bound: Any) -> int | None:
-    """Return the time of a bound within a rule; None if it has none there."""
+    """Return the time in a bound's sort key under a rule; None if it has none."""
     if bound is None or table.rule_of(bound) is not rule:
         return None
     return rule.time_ms(bound)
 
 
 class Source:
-    """The rows of one place, read in order and in parts."""
+    """The rows of one place (the bare key or a bucket), read in order and in parts."""
 
     def __init__(self, bucket: int | None, start: Any) -> None:
         self.bucket = bucket
@@ -232,7 +252,7 @@ class Merge:
     def __init__(
         self, places: Places, parameters: Body, asked: Asked, since: tuple[Body | None, int]
     ) -> None:
-        """`since` are the starting key, and the horizon: layouts are final for times below it."""
+        """`since` is (starting key, horizon): for times below this horizon, layouts are final."""
         self._places = places
         self._table = places.table
         self._asked = asked
@@ -248,7 +268,7 @@ class Merge:
         self._order = (*names, self._table.sort_key)
 
     def plan(self, layout: Layout) -> None:
-        """Ask the places that can hold rows of the query by a layout."""
+        """Note all places that may have rows of the query, according to a layout."""
         self._places.check_adopted(layout)
         self._layout = layout
         for bucket in self._buckets(layout):
@@ -256,9 +276,10 @@ class Merge:
                 self._sources[bucket] = Source(bucket, self._start)
 
     def learn(self, layout: Layout) -> Generator[list[Need], list[Any], None]:
-        """Use a layout that was just read. The view may not know of the adoption yet.
+        """Use a layout that was just read from the store, for rows whose time is below the horizon.
 
-        This layout may lack epochs that start later. So it does not place rows past the horizon.
+        The layout may lack epochs that start later. Also raises if the table may not be used: the
+        view may not know of the adoption yet.
         """
         if not self._places.is_adopted(layout):
             checked((yield [Renew()]))
@@ -266,6 +287,8 @@ class Merge:
 
     def _buckets(self, layout: Layout) -> list[int | None]:
         asked = self._asked
+        if not self._places.label(asked.key):
+            return [None]
         if asked.of_index is not None:
             return buckets_of(self._table, layout, Bounds())
         test = asked.tests.get(self._table.sort_key)
@@ -282,7 +305,10 @@ class Merge:
         return list(self._sources) == [None]
 
     def steps(self, truth: LayoutOf | None) -> Steps:
-        """Read the page. If `truth` is given, the first request also reads this layout."""
+        """Read the page.
+
+        If `truth` is given, the first request to the store also reads this layout.
+        """
         limit = self._asked.request.limit
         last: Item | None = None
         while True:
@@ -299,11 +325,14 @@ class Merge:
             size = admit_item(found)
             if self._page.scanned and self._bytes + size > PAGE_BYTES_MAX:
                 return self._ended(last)
-            self._bytes += size
-            self._page.take(found)
+            self._take(found, size)
             last = found
             if self._page.scanned == limit:
                 return self._ended(last)
+
+    def _take(self, item: Item, size: int) -> None:
+        self._bytes += size
+        self._page.take(item)
 
     def _ended(self, last: Item | None) -> Body:
         assert last is not None
@@ -324,26 +353,31 @@ class Merge:
         if truth is not None:
             yield from self.learn(answers[-1])
 
-    def _rows_wanted(self) -> int:
-        """Return how many rows to read from each place: its expected share, and a margin."""
+    def _rows_wanted(self) -> int | None:
+        """Return how many rows to read from each place: about its part of the page, and more.
+
+        Returns None, for no limit, if there is a single place and this is the first request.
+        """
         page, places = self._page, len(self._sources)
         if self._asked.request.limit is not None:
             left = self._asked.request.limit - page.scanned
             share = left / places
             return min(left, ceil(share + 2 * sqrt(share)) + 1)
+        if not page.scanned and places == 1:
+            return None
         if not page.scanned:
             return max(FIRST_ROWS // places, PLACE_ROWS_MIN)
         rows_left = (PAGE_BYTES_MAX - self._bytes) / (self._bytes / page.scanned)
         return max(ceil(ASKED_AGAIN * rows_left / places), PLACE_ROWS_MIN)
 
-    def _call(self, source: Source, rows: int) -> Call:
+    def _call(self, source: Source, rows: int | None) -> Call:
         asked, table = self._asked, self._table
         name = physical(asked.key, source.bucket)
         changed = {
             **self._plain,
             **key_condition(asked.tests, {table.partition_key: {"S": name}}),
-            "Limit": rows,
         }
+        changed.update({} if rows is None else {"Limit": rows})
         if asked.of_index is not None and self._needs_all(asked.of_index):
             changed["Select"] = "ALL_ATTRIBUTES"
         changed.pop("ExclusiveStartKey", None)
@@ -370,9 +404,9 @@ class Merge:
         source.done = source.start is None
 
     def _next(self) -> Item | None:
-        """Take the next row of all places, or the empty row if it does not count.
+        """Take the next row in the page's order. Several places may have a row with this sort key.
 
-        Returns None if no row is left.
+        Returns an empty row if none of them counts, and None if no row is left.
         """
         heads = [source for source in self._sources.values() if source.rows]
         if not heads:
@@ -383,10 +417,11 @@ class Merge:
         return self._checked({source.bucket: source.rows.popleft()[1] for source in same})
 
     def _checked(self, rows: dict[int | None, Item]) -> Item:
-        """Return the row that counts; empty if none does.
+        """Return the row that counts, of those with one sort key; empty if none does.
 
-        In an append-only table, a bucket's row counts more than a stray with the same key. Raises
-        `WireError` if a row of another table is not where it belongs.
+        `rows` has them by bucket. In an append-only table the bucket's row wins over a row under
+        the bare key. In any other table, a row that is not where it belongs raises `WireError`.
+        If its place is not decided yet, that is known only if there are two rows.
         """
         assert self._layout is not None
         item = next(iter(rows.values()))
@@ -394,15 +429,23 @@ class Merge:
         assert keys is not None
         rule = self._table.rule_of(keys.sort)
         time_ms = rule.time_ms(keys.sort)
-        if time_ms is not None and time_ms < self._final_ms:
-            self._check_order(keys, rule, time_ms)
-            bucket = self._places.spot_by(self._layout, keys).bucket
-            if self._table.append_only:
-                stray = rows.get(None) if time_ms < self._places.complete_ms else None
-                return rows.get(bucket) or stray or {}
-            if rows.keys() != {bucket}:
+        if not self._is_placed(rule, time_ms):
+            if len(rows) > 1 and not self._table.append_only:
                 raise self._places.misplaced(keys)
+            return next((row for bucket, row in rows.items() if bucket is not None), item)
+        if time_ms is not None:
+            self._check_order(keys, rule, time_ms)
+        spot = self._places.spot_by(self._layout, keys)
+        if self._table.append_only:
+            stray = rows.get(None) if self._places.may_stray(keys, spot) else None
+            return rows.get(spot.bucket) or stray or {}
+        if rows.keys() != {spot.bucket}:
+            raise self._places.misplaced(keys)
         return item
+
+    def _is_placed(self, rule: Rule, time_ms: int | None) -> bool:
+        """Return whether the place of a row is final: it has fixed buckets, or its time is past."""
+        return rule.buckets > 1 if time_ms is None else time_ms < self._final_ms
 
     def _check_order(self, keys: Keys, rule: Rule, time_ms: int) -> None:
         if self._asked.of_index is not None:

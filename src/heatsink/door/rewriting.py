@@ -48,8 +48,9 @@ NEVER = {"S": "\u241fhs"}  # equals no key of an application
 
 
 def for_place(parameters: Body, table: SpreadTable, key: str) -> Body:
-    """Return the parameters of a write with conditions and updates that see the key `key`.
+    """Return a write whose expressions see the application's partition key `key`.
 
+    The stored partition key is another one (`room#3`), and expressions may compare or copy it.
     Raises `ValidationFailed` for an expression that DynamoDB would refuse.
     """
     changed, attribute = parameters, table.partition_key
@@ -75,7 +76,10 @@ def for_place(parameters: Body, table: SpreadTable, key: str) -> Body:
 
 
 def is_formed(parameters: Body) -> bool:
-    """Return whether the fields have the right types and kinds. Otherwise DynamoDB refuses them."""
+    """Return whether the fields of expressions have the right types.
+
+    DynamoDB refuses wrong ones.
+    """
     if parameters.get("Expected") is not None or parameters.get("AttributeUpdates") is not None:
         return False  # which may not be mixed with expressions
     names, values = parameters.get(NAMES), parameters.get(VALUES)
@@ -103,7 +107,10 @@ def mentions(attribute: str, names: Any, *texts: Any) -> bool:
 
 
 def _expected(given: Any, key: str) -> Any:
-    """Return a legacy condition on the partition key as one that holds for the same items."""
+    """Replace a legacy condition on the partition key, `given`, by one that does not compare it.
+
+    The result holds for the same items, since the key is known to be `key`.
+    """
     if not isinstance(given, dict) or given.get("Exists") is False:
         return given
     operator = given.get("ComparisonOperator", "EQ")
@@ -135,7 +142,10 @@ def _is_text(value: Any) -> bool:
 
 
 def _constant(holds: bool, missing: bool) -> Body:
-    """Return a legacy condition by whether it holds for an item, and for a missing item."""
+    """Return a legacy condition that is constant.
+
+    It is `holds` for an item that exists, and `missing` for an item that does not.
+    """
     if holds:
         never = {"ComparisonOperator": "NE", "AttributeValueList": [NEVER]}
         return never if missing else {"ComparisonOperator": "NOT_NULL"}
@@ -145,7 +155,10 @@ def _constant(holds: bool, missing: bool) -> Body:
 
 
 class _Rewriter:
-    """Rewrites the expressions of one request, and collects the placeholders that are left."""
+    """Rewrites the expressions of one request, so that they do not read the stored partition key.
+
+    It also collects the placeholders that the new expressions use.
+    """
 
     def __init__(
         self, attribute: str, key: str, names: dict[str, str], values: dict[str, Value]
@@ -181,7 +194,10 @@ class _Rewriter:
         return self._names.get(str(operand.parts[0]), operand.parts[0]) == self._attribute
 
     def _value(self, operand: Any) -> Any:
-        """Return an operand with a placeholder for the partition key, or for its size."""
+        """Replace the partition key, or its size, by a placeholder with the right value.
+
+        Any other operand is returned unchanged.
+        """
         if not self._is_own(operand):
             return operand
         name = ":hs_size" if isinstance(operand, Size) else ":hs_key"
@@ -211,7 +227,10 @@ class _Rewriter:
         return self._always(node.holds(self._item, scope), if_missing)
 
     def _is_contradiction(self, node: Condition) -> bool:
-        """Return whether the bounds of BETWEEN exclude each other: upstream would refuse that."""
+        """Return whether BETWEEN has a lower bound above its upper one.
+
+        DynamoDB would refuse that.
+        """
         if not isinstance(node, Between) or not isinstance(node.low, Placeholder):
             return False
         if not isinstance(node.high, Placeholder):
@@ -231,7 +250,9 @@ class _Rewriter:
         return missing if if_missing else Both(exists, missing)
 
     def _update(self, update: Update) -> str:
-        """Return an update as text, with the application's key in what it assigns.
+        """Return an update as text.
+
+        Where it assigns the partition key, it assigns the application's.
 
         Sums and list_append refuse text, whatever it is, so they stay as they are.
         """
@@ -276,7 +297,7 @@ class _Rewriter:
 
 
 def _written(node: Any, parts: list[str]) -> str:
-    """Return the text of a comparison, a function or a sum, given its operands as text."""
+    """Return the text of a comparison, function or sum. `parts` are its operands as text."""
     if isinstance(node, Compare):
         return f"{parts[0]} {node.sign} {parts[1]}"
     if isinstance(node, Between):

@@ -29,6 +29,7 @@ from .pages import (
     schema_of,
     shown_page,
     start_at,
+    token_of,
     without_local,
 )
 from .places import Places
@@ -37,17 +38,21 @@ from .rewriting import mentions
 
 
 def page_of_index(places: Places, parameters: Body, index: Index) -> Steps:
-    """Query a global index that does not have the table's partition key in its own key."""
+    """Query a global index whose key does not have the table's partition key.
+
+    The query needs no merge: an entry is in the index once, whatever bucket its item is in.
+    """
     return (yield from _page(places, "Query", parameters, index))
 
 
 def scan(places: Places, parameters: Body, index: Index | None = None) -> Steps:
-    """Scan the table, or an index. `index` is the index if it is one that was spread."""
+    """Scan the table, or an index. `index` is given if it is a spread index."""
     table, name = places.table, parameters.get("IndexName")
     if table.append_only:
         raise refusal(
-            f"table {table.name} is declared append_only, so rows may be in two places and Scan is "
-            "not possible: complete the adoption and declare the table without append_only"
+            f"table {table.name} is declared append_only, so a row may be under the bare key or "
+            "in a bucket, and Scan is not possible: complete the adoption and declare the table "
+            "without append_only"
         )
     if index is None and isinstance(name, str):
         index = table.indexes.get(name)
@@ -70,7 +75,7 @@ def _page(places: Places, operation: str, parameters: Body, index: Index | None)
     except ValidationFailed:
         return (yield from must_be_refused(operation, parameters))
     [answer] = checked((yield [Call(operation, changed)]))
-    return shown_page(answer, places)
+    return _with_token(places, shown_page(answer, places), answer)
 
 
 def _filters_by(attribute: str, parameters: Body) -> bool:
@@ -129,5 +134,10 @@ def _filtered(
     for item in answer["Items"]:
         page.take(places.shown(item))
     shown: Body = page.answer([answer.get("ConsumedCapacity")])
+    return _with_token(places, shown, answer)
+
+
+def _with_token(places: Places, shown: Body, answer: Body) -> Body:
+    """Return a page for the application, with the token that follows from DynamoDB's answer."""
     last: Any = answer.get("LastEvaluatedKey")
-    return shown if last is None else {**shown, "LastEvaluatedKey": places.shown(last)}
+    return shown if last is None else {**shown, "LastEvaluatedKey": token_of(places, last)}

@@ -51,10 +51,11 @@ LABELS_KEPT = 16_384
 
 
 class Moment(NamedTuple):
-    """The moment that decides which shadows a request writes.
+    """The moment as of which a request writes shadow attributes.
 
-    `at_ms` picks the epochs; None picks the newest final epochs. An index in `toggled` (table and
-    name) is treated as if it were on the other side of the step at which shadows begin.
+    `at_ms` picks the epochs; None picks the newest final epochs. An index in `toggled`, which has
+    (table, index) pairs, is treated as if it had not yet, or had already, begun with shadow
+    attributes.
     """
 
     at_ms: int | None = None
@@ -111,7 +112,7 @@ class SpreadIndex:
         return self.note.step != "tagging"
 
     def tags_at(self, moment: Moment) -> bool:
-        """Return whether a request that is made at this moment writes the shadow attribute."""
+        """Return whether a request as of this moment writes the index's shadow attribute."""
         return self.tags != ((self.table.name, self.name) in moment.toggled)
 
     @property
@@ -128,7 +129,7 @@ class SpreadIndex:
             return ""
 
     def shadow_value(self, value: Any, key: str, sort: Native, at_ms: int | None) -> Any:
-        """Return the shadow of an attribute's value, in wire form.
+        """Return what the shadow attribute holds for an attribute's `value`, in wire form.
 
         A value that cannot be a key of an index is returned unchanged. DynamoDB refuses such a
         value for the new index, as it does for the old one.
@@ -139,9 +140,10 @@ class SpreadIndex:
         return {"S": self.tag(text, key, sort, at_ms)}
 
     def tag(self, value: str, key: str, sort: Native, at_ms: int | None = None) -> str:
-        """Return what the shadow attribute of an item holds. `at_ms` picks the epoch; None: now.
+        """Return the text in an item's shadow attribute: the value, with the bucket of the item.
 
-        Raises `WireError` for a value that Heatsink reserves for buckets.
+        `key` and `sort` are the item's keys; `at_ms` picks the epoch, and None means now. Raises
+        `WireError` for a value that Heatsink reserves for buckets.
         """
         if TAG in value and TAGGED.search(value):
             raise refusal(
@@ -159,13 +161,16 @@ class SpreadIndex:
         return physical(value, placed)
 
     def buckets(self, value: str) -> list[int | None]:
-        """Return the buckets that may hold entries of a value. None is the bare value."""
+        """Return the buckets that may hold entries of a value.
+
+        None is the value without a bucket.
+        """
         layout = self._view.layouts.get(self.label(value))
         if layout is None or not self.label(value):
             return [None]
         swept = swept_on(self._view, self.table.name, self.name, value)
         epochs = layout.epochs
-        if swept is not None and swept.is_forgotten(self._view.horizon_ms):
+        if swept is not None and swept.is_forgotten:
             epochs = tuple(one for one in epochs if one.start_ms >= swept.epoch_ms)
         most = max((one.buckets for one in epochs), default=1)
         return [None, *range(most)] if most > 1 else [None]
@@ -178,7 +183,7 @@ class SpreadIndex:
                 yield epoch.start_ms
 
     def error(self, error: WireError) -> WireError:
-        """Return an error in which the application's index and attribute are named."""
+        """Return an error with the application's names for the index and its attribute."""
         named = self._named(error.body)
         return error if named == error.body else WireError(error.status, named)
 
@@ -238,7 +243,10 @@ class SpreadIndex:
         return any(isinstance(text, str) and inside.search(text) for text in texts)
 
     def check_scalar(self, nested: Any) -> None:
-        """Raise DynamoDB's error if an expression reaches into the attribute, an index's key."""
+        """Raise DynamoDB's error if an expression reaches into the indexed attribute (`a.b`).
+
+        `nested` are the attributes into which the expression reaches.
+        """
         if self.attribute in nested:
             raise ValidationFailed(
                 "Key attributes must be scalars; list random access '[]' and map lookup '.' are "

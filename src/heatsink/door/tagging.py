@@ -39,7 +39,11 @@ NONE_COMPUTED: Mapping[str, Any] = {}
 
 
 class Computed(WireError):
-    """An update sets an indexed attribute to a value that is not in the request."""
+    """An update sets the key of a spread index to a value that DynamoDB computes.
+
+    So the core does not know the shadow attribute. For a single update it reads the item first. For
+    a transaction, the application gets this error.
+    """
 
     def __init__(self, index: SpreadIndex) -> None:
         name = index.attribute
@@ -52,7 +56,7 @@ class Computed(WireError):
 
 
 class Tagged(NamedTuple):
-    """An item that a request writes, and the moment that decides its shadows."""
+    """An item that a request writes, as of the moment that decides its shadow attributes."""
 
     places: Places
     keys: Keys
@@ -61,7 +65,7 @@ class Tagged(NamedTuple):
     """The values of attributes that were computed from the item, by index; None: no value."""
 
     def request(self, target: str, parameters: Body) -> Body:
-        """Return the parameters of a put, update, delete or check with the shadows set."""
+        """Return the parameters of a put, update, delete or check with shadow attributes added."""
         check_no_shadow(parameters.get("Item"))
         changed = parameters
         for index in self.places.indexes.values():
@@ -103,7 +107,7 @@ class Tagged(NamedTuple):
 
 
 class _Following:
-    """Lets the shadow attribute of one index follow an update expression."""
+    """Extends an update: what it does to an attribute, it also does to the shadow attribute."""
 
     def __init__(
         self, written: Tagged, index: SpreadIndex, names: dict[str, str], values: Body
@@ -144,8 +148,9 @@ class _Following:
         return self._name(path) == self._index.attribute
 
     def _assigned(self, operand: Operand) -> Operand:
-        """Return the operand for the shadow attribute, if the update sets the attribute to
-        `operand`.
+        """Return what the update must assign to the shadow attribute.
+
+        `operand` is what it assigns to the attribute itself.
         """
         if isinstance(operand, Placeholder):
             return self._given(self._values[operand.name])
@@ -176,7 +181,7 @@ class _Following:
 
 
 def values_in(index: SpreadIndex, given: Body) -> Iterable[str]:
-    """Yield the values of an index that are written in a request; computed values are not."""
+    """Yield the values that a request writes to an index's attribute, without computed values."""
     item = given.get("Item")
     if isinstance(item, dict):
         found = [item.get(index.attribute)]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from inspect import unwrap
 from typing import Any
 from uuid import UUID
@@ -28,10 +28,11 @@ from .keys import comparable
 TimeOf = Callable[[Any], int]
 MILLIS_TEXT = re.compile(r"([0-9]{13})(\D.*)?", re.DOTALL)  # 13 digits: from 2001 to 2286
 ISO_TEXT = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:00)?"
-    r"(?:[#|/_@~,; ].*)?",
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:00)?(?:[#|/_@~,; ].*)?",
     re.ASCII | re.DOTALL,
 )
+MINUTES_KEPT = 4_096
+YEAR_9999_MS = 253_370_764_800_000
 
 
 SEPARATORS = tuple("#|/_@~,; ")
@@ -45,15 +46,23 @@ def iso_text(value: Any) -> int:
     Other forms of ISO 8601 are refused: text sorts by time only if the time up to the second always
     takes the same 19 characters.
     """
-    found = ISO_TEXT.fullmatch(_text(value))
+    found = ISO_TEXT.fullmatch(value if type(value) is str else _text(value))
     if found is None:
         raise InvalidId("write it in UTC as 2026-11-15T12:00:00.000Z, or give your own time_of")
-    *fields, fraction = found.groups("")
+    minute, second, fraction = found.groups()
+    second_ms = 1000 * int(second) + (int(f"{fraction}00"[:3]) if fraction else 0)
     try:
-        time = datetime(*map(int, fields), tzinfo=UTC)  # type: ignore[misc,arg-type]
+        if second > "59":
+            datetime.fromisoformat(f"{minute}:{second}")  # its error names the field
+        return _minute_ms(minute) + second_ms
     except ValueError as error:
         raise InvalidId(f"{shown(value)} is not a valid time: {error}") from None
-    return int(time.timestamp()) * 1000 + int(fraction[:3].ljust(3, "0"))
+
+
+@lru_cache(MINUTES_KEPT)
+def _minute_ms(text: str) -> int:
+    """Return the time in ms of `2026-11-15T12:00`. Sort keys in use share few minutes."""
+    return int(datetime.fromisoformat(f"{text}+00:00").timestamp()) * 1000
 
 
 def _text(value: Any) -> str:
@@ -148,15 +157,52 @@ def careful(time_of: TimeOf) -> TimeOf:
 
     def read(value: Any) -> int:
         try:
-            return max(int(time_of(comparable(value))), 0)
+            time_ms = int(time_of(value if type(value) is str else comparable(value)))
+            return max(0, time_ms)
         except Exception as error:
             raise InvalidId(f"sort key {shown(value)} carries no time: {error}") from error
 
     return update_wrapper(read, time_of, updated=())
 
 
+def sort_type_of(time_of: TimeOf) -> str | None:
+    """Return the type of the sort keys that a function of this module reads: "S" or "N".
+
+    Returns None for any other function.
+    """
+    time_of = unwrap(time_of)
+    if isinstance(time_of, After):
+        return sort_type_of(time_of.time_of)
+    if time_of in (seconds, millis):
+        return "N"
+    return "S" if time_of in (iso_text, millis_text, uuid7_text, ulid_text) else None
+
+
+def first_text(time_of: TimeOf, time_ms: int) -> str:
+    """Return a text such that no text below it has the time `time_ms` or a later one.
+
+    Comparing two texts takes less time than reading one. The result is empty if no such text is
+    known for this function.
+    """
+    time_of = unwrap(time_of)
+    if not 0 < time_ms < YEAR_9999_MS:
+        return ""
+    if isinstance(time_of, After):
+        text = first_text(time_of.time_of, time_ms)
+        return time_of.prefix + text if text else ""
+    if time_of is iso_text:
+        return _first_iso_text(time_ms)
+    return f"{time_ms:013}" if time_of is millis_text else ""
+
+
+def _first_iso_text(time_ms: int) -> str:
+    second = datetime.fromtimestamp(time_ms // 1000, UTC).isoformat()[:19]
+    # without zeros at the end, since `12:00:00.5` and `12:00:00.5#1` sort before `12:00:00.500`
+    return f"{second}.{time_ms % 1000:03}".rstrip("0") if time_ms % 1000 else second
+
+
 def name_of(time_of: TimeOf) -> str:
-    """Return the name by which declarations are compared: of a function, its qualified name."""
+    """Return the name of a `time_of` function, by which declarations of tables are compared."""
     time_of = unwrap(time_of)
     if isinstance(time_of, After):
         return f"after({time_of.prefix!r}, {name_of(time_of.time_of)})"

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.words import counted
 
 from .capacity.partition import PartitionState
 from .capacity.policy import Change, Isolate, Merge, Split
@@ -120,13 +121,13 @@ class Adaptation:
         return len(self._adaptive.map) < self._wanted
 
     def _growth(self) -> Iterator[Split]:
-        """Yield splits of the widest partitions in the middle. None needs to be hot."""
+        """Yield splits of the widest partitions in the middle, whether they are hot or not."""
         partitions = self._adaptive.map
         missing = self._wanted - len(partitions) - sum(one.changing for one in partitions)
         able = [one for one in partitions if not one.changing and not one.is_one_key]
         for one in sorted(able, key=lambda one: one.start - one.end)[: max(missing, 0)]:
             one.changing = True
-            reason = f"the throughput needs {self._wanted} partitions"
+            reason = f"the throughput needs {counted(self._wanted, 'partition')}"
             yield Split(one.number, (one.start + one.end) // 2, reason)
 
     def tend(self) -> None:

@@ -25,7 +25,10 @@ _ORIGIN = (
 
 
 def is_local(origin: str, names: Collection[str] | None) -> bool:
-    """Return whether this origin is on this machine. `names` are the machine's host names."""
+    """Return whether a web page of this origin is served by this machine.
+
+    `names` are the host names of this machine.
+    """
     host = origin.partition("://")[2]
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return names is None or name.lower() in names

@@ -52,9 +52,9 @@ _encode = msgspec.json.Encoder().encode
 class Fail(msgspec.Struct, forbid_unknown_fields=True):
     """Answer the next `count` requests with an error.
 
-    Without `operation` and `table`, all requests count. With `applied`, the emulator first carries
-    the request out. So the application sees an error although the write was applied. The error
-    `Disconnect` closes the connection without an answer.
+    With `operation` or `table`, only requests for these are counted and fail. With `applied`, the
+    emulator first carries the request out. So the application sees an error although the write was
+    applied. The error `Disconnect` closes the connection without an answer.
     """
 
     count: Annotated[int, Meta(ge=1)] = 1
@@ -65,7 +65,7 @@ class Fail(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Throttle(msgspec.Struct, forbid_unknown_fields=True):
-    """Throttle all requests for one partition key, for a time or until the next reset.
+    """Throttle all requests for one partition key, for some seconds or until the next reset.
 
     `key` is an attribute value, or text in place of `{"S": text}`. With `index`, it is a key of
     that global index.
@@ -188,20 +188,24 @@ class Control:
         raise ValidationFailed(f"table {table!r} has no global index {index!r}")
 
     def _token(self, table: str, index: str | None, key: dict[str, Any] | str) -> int:
-        """Return the hash of a partition key. For an index, the key may be a single attribute."""
+        """Return the hash of a partition key, which may be text in place of `{"S": text}`.
+
+        With `index`, it is a key of this global index.
+        """
         found = self._engine.table(table)
         part = found.schema.hash if index is None else found.indexes[index].schema.hash_parts[0]
         value = {"S": key} if isinstance(key, str) else key
         admit(value)
         if kind_of(value) != part.kind:
             raise ValidationFailed(
-                f"key must have the type of {part.name}, {part.kind}, not {kind_of(value)}"
+                f"key must have type {part.kind}, as the key attribute {part.name} has, "
+                f"not {kind_of(value)}"
             )
         return token_of(native(value))
 
 
 def _name_of(target: str) -> str:
-    """Return the name of the operation in a header X-Amz-Target, whichever API it belongs to."""
+    """Return an operation's name from the header X-Amz-Target: PutItem from …_20120810.PutItem."""
     return target.rpartition(".")[2]
 
 
@@ -217,7 +221,10 @@ def _numbered(partitions: Any, number: int | None) -> Any:
 
 
 def _concerns(table: str | None, body: bytes) -> bool:
-    """Whether the request mentions the table. In a body, the table's name is always in quotes."""
+    """Return whether the request is about the table; None means any table.
+
+    In a body, the name of the table is always in quotes.
+    """
     return table is None or b'"%b"' % table.encode() in body
 
 

@@ -53,7 +53,7 @@ class Expiry:
             heappush(self._expiries, (expires_s, key))
 
     def over(self, rows: Rows, now_s: float) -> Iterator[tuple[Key, Row]]:
-        """Return items to delete: at most a few hundred, so that requests do not wait for long."""
+        """Return items to delete: at most a few hundred, so that no request waits for long."""
         if self._walk is not None:
             for key, row in self._walk.step(AT_ONCE):
                 self.follow(key, row)

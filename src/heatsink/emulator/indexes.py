@@ -97,10 +97,9 @@ class IndexSpec(msgspec.Struct, frozen=True):
 
 
 class IndexChange(NamedTuple):
-    """What a write to the table does to one index, and what that costs.
+    """What a write to the table does to one index: which entry it removes, and which it adds.
 
-    `removal` is the cost of the entry that the write removes. `units` is the cost of the entry that
-    the write adds.
+    `removal` is the cost in units of the removed entry, `units` that of the added one.
     """
 
     target: LocalIndex | GlobalIndex
@@ -114,7 +113,7 @@ class IndexChange(NamedTuple):
 def change_of(
     index: LocalIndex | GlobalIndex, key: Key, old: Row | None, new: Row | None
 ) -> IndexChange | None:
-    """Return what a write changes in an index; None if the item's entry does not change.
+    """Return what the change of an item from `old` to `new` changes in an index, or None.
 
     A write that moves an entry to another key costs a delete and a put, as on DynamoDB.
     """

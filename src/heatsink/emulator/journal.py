@@ -59,7 +59,10 @@ class Definition(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """The rows of a transaction, its client request token, and the token's time and request."""
+    """A transaction as one record of the journal: its rows, and its client request token.
+
+    `at_s` is the wall time of the token's use, and `fingerprint` is that of its request.
+    """
 
     rows: list[tuple[Any, ...]]
     token: str | None
@@ -130,7 +133,7 @@ class Journal:
         self.follow(database)
 
     def _check_rest(self, content: bytes, end: int) -> None:
-        """Raise if changes follow the first record that cannot be read.
+        """Raise if records follow the one that cannot be read, which begins at `end`.
 
         A crash leaves nothing behind the record that it cut off, so the file is damaged then.
         """
@@ -144,7 +147,10 @@ class Journal:
     def _play(
         self, definition: Definition, database: Database, define: Callable[[str, bytes], Any]
     ) -> None:
-        """Carry a definition out, and finish what it starts, such as filling a new index."""
+        """Repeat a request that changed a table, and finish what it starts.
+
+        For example, it may fill a new index.
+        """
         try:
             define(*definition)
         except EngineError as error:
@@ -190,7 +196,7 @@ class Journal:
             self._transaction.append(row)
 
     def define(self, operation: str, body: bytes, database: Database) -> None:
-        """Append a request that has changed a table, and follow new tables."""
+        """Write down a request that has changed a table, and record the writes to new tables."""
         definition = Definition(operation, body)
         self._append(definition)
         self._keep(definition)
@@ -214,7 +220,10 @@ class Journal:
         self._end += len(body)
 
     def _keep(self, definition: Definition) -> None:
-        """Remember the definitions of each table that exists, in their order."""
+        """Remember a request that changed a table, for the next compaction.
+
+        A deleted table's requests are forgotten.
+        """
         request = msgspec.json.decode(definition.body)
         name = str(request.get("TableName") or request.get("ResourceArn")).rpartition("/")[2]
         if definition.operation == "DeleteTable":
@@ -223,7 +232,7 @@ class Journal:
             self._definitions.setdefault(name, []).append(definition)
 
     def _compact(self, database: Database) -> None:
-        """Write a new journal if the old one has many records that are no longer needed."""
+        """Write a new journal if most records of the old one are outdated."""
         needed = sum(table.rows.size()[0] for table in database.tables.values())
         needed += sum(map(len, self._definitions.values()))
         if self._records < RECORDS_MIN or needed > self._records * KEPT_SHARE:

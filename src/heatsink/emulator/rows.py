@@ -106,7 +106,7 @@ class Collection:
 
 
 def _after_all(sorts: list[Any], bound: Any) -> int:
-    """Return the position after all sort keys that are at most `bound` or begin with it."""
+    """Return the position behind all sort keys that are up to `bound` or begin with it."""
     if type(bound) is not tuple:
         return bisect_right(sorts, bound)
     length = len(bound)
@@ -114,7 +114,7 @@ def _after_all(sorts: list[Any], bound: Any) -> int:
 
 
 class Items:
-    """Collections by partition key and in the order of their tokens.
+    """Rows by partition key, ordered by the keys' tokens (hashes).
 
     Access is fastest for tokens in [start, end). Tokens outside that range are allowed, too.
     """
@@ -174,7 +174,7 @@ class Items:
         return iter(()) if collection is None else collection.between(bounds, forward, after)
 
     def places(self, after: tuple[Any, ...], until: int) -> Iterator[tuple[int, Any]]:
-        """Yield pairs of token and partition key in order, below the token `until`.
+        """Yield (token, partition key) in order, up to the token `until`, which is excluded.
 
         With `after=(token,)`, start with that token. With `after=(token, key)`, start after that
         key.
@@ -331,9 +331,10 @@ class Rows:
         return shelf.items
 
     def _pieces(self, first: int, until: int) -> Iterator[tuple[Items, int, int]]:
-        """Yield (items, low, high) in order: the items that hold the tokens in [low, high).
+        """Yield (items, low, high) in order: `items` hold all tokens in [low, high).
 
-        The ranges together cover all tokens from `first` up to `until`.
+        While rows move, one partition's tokens are in several of these. The ranges together cover
+        all tokens from `first` up to `until`.
         """
         for shelf in self.map.between(first, until):
             move = shelf.move

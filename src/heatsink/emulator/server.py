@@ -79,7 +79,7 @@ class EngineConnection(WireConnection):
 
 
 class GuardedEngineConnection(EngineConnection, GuardedConnection):
-    """The same, with signatures."""
+    """A connection of an emulator with a token: requests must carry it or be signed with it."""
 
 
 class EngineServer(Framing):

@@ -34,7 +34,7 @@ SERVICE_IDENTITY = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
 
 
 class Change(NamedTuple):
-    """A change of one item. `by_service` means that its time to live was over."""
+    """A change of one item. With `by_service`, the service deleted it, since it had expired."""
 
     number: int
     at_s: float
@@ -44,7 +44,7 @@ class Change(NamedTuple):
 
 
 class Shard:
-    """The changes of the hashes in [start, end), while the shard was open."""
+    """The changes of all items whose hash is in [start, end), while the shard was open."""
 
     def __init__(self, id_: str, parent: str | None, bounds: tuple[int, int], first: int) -> None:
         self.id = id_
@@ -61,7 +61,7 @@ class Shard:
         return self.changes[bisect_left(self.changes, (number,)) :]
 
     def trim(self, until_s: float) -> bool:
-        """Drop changes from before `until_s`. Returns whether the shard is still needed."""
+        """Drop changes from before `until_s`. Returns whether anything may still be read here."""
         count = next((n for n, one in enumerate(self.changes) if one.at_s >= until_s), None)
         if count is None:
             count = len(self.changes)

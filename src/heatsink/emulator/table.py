@@ -34,7 +34,7 @@ class TableSpec(msgspec.Struct, frozen=True):
 
 
 class Replica:
-    """Holds the rows as they were `lag_s` seconds ago, for eventually consistent reads."""
+    """Shows the rows as they were `lag_s` seconds ago, for eventually consistent reads."""
 
     def __init__(self, lag_s: float, clock: Clock) -> None:
         self._rows = Rows()

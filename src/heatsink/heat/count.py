@@ -23,10 +23,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from math import inf
+from math import ceil, inf
 from random import Random
 from threading import Lock
 from zlib import crc32
+
+from msgspec.structs import replace
 
 from .heat import NOWHERE, UNIT_BYTES, Heat
 
@@ -42,10 +44,14 @@ SURE_HITS = 16  # a cost of this many taus is sampled exactly: chance would add 
 ERROR_MAX = 0.05  # of a count that the table may lack; beyond that, samples are better
 Note = tuple[str, int, int, str | None]
 NO_KEYS: Mapping[int, int] = {}
+NOTHING: Entry = [0, 0, 0, 0, 0, 0, NOWHERE, 0]
 
 
 def mark_of(key: str) -> int:
-    """Return the number that the leader uses for a key to watch. Two keys may share a number."""
+    """Return a short number for a key. The leader's notice names keys to watch by these numbers.
+
+    Two keys may share a number: then both are watched.
+    """
     return crc32(key.encode("utf-8", "surrogatepass"))
 
 
@@ -55,6 +61,9 @@ class TopKeys:
     `entries` and `samples` are public, since `Tracker` updates them directly. `tau` is the number
     of write units (and throttles) per sample, `tau_reads` the number of reads per sample. The table
     never evicts keys in `watched`, which maps the marks of keys to their own `tau`.
+
+    The leader may name a key to watch in mid-window, when the table has already evicted it. From
+    that moment on the key is counted precisely, and `listed` scales this count to the whole window.
     """
 
     def __init__(
@@ -73,19 +82,36 @@ class TopKeys:
         self.watched = watched
         self._capacity = capacity
         self._alarm_units = alarm_units
+        self._watched_from_s: dict[int, float] = {}  # by the marks of keys watched in mid-window
+        self._before: dict[str, Entry] = {}  # what the table had counted of them until then
+
+    def watch(self, marks: Mapping[int, int], at_s: float) -> None:
+        """Count these keys precisely from now on, `at_s` seconds after the window began."""
+        self.watched = {**self.watched, **marks}
+        if self.floor:  # otherwise nothing was evicted, and all counts are precise
+            self._watched_from_s.update(dict.fromkeys(marks, at_s))
+            for key, entry in self.entries.items():
+                if entry[ERROR] and mark_of(key) in marks:
+                    self._before[key] = entry.copy()
 
     def admit(self, key: str) -> Entry:
         """Add and return an entry for a key that is not in the table."""
         if len(self.entries) >= 2 * self._capacity:
             self._let_go()
         missing = self.floor
-        if missing and self.watched and mark_of(key) in self.watched:
-            missing = 0  # it was never evicted, so this is its first cost in the window
+        if missing and self.watched and (mark := mark_of(key)) in self.watched:
+            if mark in self._watched_from_s:
+                self._before[key] = NOTHING
+            else:
+                missing = 0  # it was never evicted, so this is its first cost in the window
         entry = self.entries[key] = [0, 0, 0, 0, 0, missing, NOWHERE, self._alarm_units]
         return entry
 
     def _let_go(self) -> None:
-        """Raise `floor` so that at most `capacity` keys cost more, and drop all other keys."""
+        """Forget the cheapest keys: keep `capacity` keys, and those that the leader watches.
+
+        `floor` becomes the most that a forgotten key can have cost.
+        """
         costs = sorted(map(cost_at_most, self.entries.values()), reverse=True)
         self.floor = floor = max(self.floor, costs[self._capacity])
         watched = self.watched
@@ -94,7 +120,7 @@ class TopKeys:
                 del self.entries[key]
 
     def sample(self, key: str, counts: tuple[float, ...]) -> None:
-        """Add to the samples of a key: writes, units, bytes, reads, throttles."""
+        """Add counts to the samples of a key: (writes, units, bytes, reads, throttles)."""
         sample = self.samples.get(key)
         if sample is None:
             self.samples[key] = list(counts)
@@ -108,41 +134,60 @@ class TopKeys:
         self.samples = {key: [2 * count for count in self.samples[key]] for key in kept}
         self.tau, self.tau_reads = 2 * self.tau, 2 * self.tau_reads
 
-    def listed(self, watched: Mapping[int, int], rng: Random) -> dict[str, Heat]:
+    def listed(
+        self, watched: Mapping[int, int], rng: Random, elapsed_s: float = 0.0
+    ) -> dict[str, Heat]:
         """Return the keys to report: those that cost `tau` or more, sampled keys, and watched keys.
 
-        A watched key is reported by its own tau instead: if it cost less than that tau, with a
-        probability of cost ÷ tau, as if it had cost tau. So the leader learns the rate of a hot key
-        with the accuracy that it needs.
+        `watched` maps the marks of watched keys to their own tau. A watched key that cost at least
+        its tau is reported exactly. If it cost less, it is reported with a probability of cost ÷
+        tau, as if it had cost tau. So the leader learns the rate of a hot key with the accuracy
+        that it needs. `elapsed_s` is how long the window lasted.
         """
         listed = {}
+        precise = set[str]()  # watched keys that need no samples
         for key, entry in self.entries.items():
-            load, reads = entry[UNITS] + entry[THROTTLES], entry[READS]
+            load, reads, heat = entry[UNITS] + entry[THROTTLES], entry[READS], None
             if entry[ERROR] and entry[ERROR] > ERROR_MAX * (load + reads):
-                continue
+                heat = self._since_watched(key, entry, elapsed_s)
+                if heat is None:
+                    continue
+                load, reads = heat.write_units + heat.throttles, heat.reads
             if watched and (own := watched.get(mark_of(key))) is not None:
+                precise.add(key)
                 share = max(load / own, reads / self.tau_reads)
                 if share >= 1:
-                    listed[key] = heat_of(entry)
+                    listed[key] = heat or heat_of(entry)
                 elif rng.random() < share:
-                    listed[key] = scaled(heat_of(entry), 1 / share, own)
+                    listed[key] = scaled(heat or heat_of(entry), 1 / share, own)
             elif load >= self.tau or reads >= self.tau_reads:
-                listed[key] = heat_of(entry)
+                listed[key] = heat or heat_of(entry)
         for key, sample in self.samples.items():
-            if key not in listed and not (watched and self._is_precise(key, watched)):
+            if key not in listed and key not in precise:
                 listed[key] = _sampled(sample, self.tau)
         return listed
 
-    def _is_precise(self, key: str, watched: Mapping[int, int]) -> bool:
-        """Whether the table was used for this watched key, so that its samples are not needed."""
-        entry = self.entries.get(key)
-        if entry is None or mark_of(key) not in watched:
-            return False
-        return entry[ERROR] <= ERROR_MAX * (entry[UNITS] + entry[THROTTLES] + entry[READS])
+    def _since_watched(self, key: str, entry: Entry, elapsed_s: float) -> Heat | None:
+        """Return what a key has cost since it is watched, scaled to the whole window.
+
+        The key had been evicted before, so its earlier cost is not known. Returns None if it was
+        watched so shortly that its samples tell more.
+        """
+        before = self._before.get(key)
+        left_s = elapsed_s - self._watched_from_s.get(mark_of(key), elapsed_s)
+        if before is None or left_s * self.tau <= elapsed_s:
+            return None
+        counted = [now - then for now, then in zip(entry, before, strict=True)]
+        heat = replace(heat_of(counted), error=0, place=entry[PLACE])
+        return scaled(heat, elapsed_s / left_s, ceil(elapsed_s / left_s))
 
 
 def scaled(heat: Heat, by: float, tau: int) -> Heat:
-    """Return the heat times `by`: the estimate for a key reported with probability 1 ÷ `by`."""
+    """Multiply the counts of a key by `by`, to estimate its heat from a sample.
+
+    A key that was reported with probability 1 ÷ `by` counts `by` times. `tau` is what one sample
+    stands for.
+    """
     return Heat(
         round(heat.writes * by),
         round(heat.write_units * by),
@@ -202,9 +247,9 @@ class Tracker:
         gather: Callable[[Tracker], None] | None = None,
         rng: Random | None = None,
     ) -> None:
-        """`gather` is called before counts are read.
+        """`gather` is called before counts are read, to record costs that the store has reported.
 
-        It records costs that the store has reported. `rng` chooses the samples.
+        `rng` chooses the samples. `alarm_units` is how many units make an early report due.
         """
         self.rng = rng or Random()
         self._thresholds: tuple[int, int, Mapping[int, int]] = 1, 1, NO_KEYS
@@ -242,6 +287,12 @@ class Tracker:
         alone counts.
         """
         self._thresholds = tau, tau_reads, watched
+
+    def watch(self, marks: Mapping[int, int], at_s: float) -> None:
+        """Count these keys precisely from now on, `at_s` seconds after the window began."""
+        with self._lock:
+            self._count_notes()
+            self._top.watch(marks, at_s)
 
     def record(
         self, key: str, writes: int = 1, written_bytes: int = 0, bucket: str | None = None
@@ -285,10 +336,11 @@ class Tracker:
             bucket_units.clear()
 
     def _hit(self, key: str, counts: tuple[int, ...], cost: int, left: float) -> float:
-        """Sample a key that one or more points have hit. Returns the distance to the next point.
+        """Add a key to the samples, and return the distance to the next point.
 
-        `cost` is the quantity that is sampled: units, throttles or reads. `left` is negative: how
-        far the stream has run past the first point.
+        Sampling puts random points on the stream of costs, on average one per tau. The point that
+        lies in a request's `cost` hits its key; there may be several. `cost` is in units, throttles
+        or reads. `left` is negative: how far the stream has run past the first point.
         """
         tau = self._top.tau if not counts[READS] else self._top.tau_reads
         hits = cost / tau
@@ -313,11 +365,20 @@ class Tracker:
         return self._bucket_units
 
     def record_units(self, key: str, units: int) -> None:
-        """Add write units to a key: the cost that the store reported minus the estimated cost."""
+        """Add write units to a key: what the store charged beyond the estimate of `record`."""
         self._count(key, UNITS, units)
 
     def record_read(self, key: str, reads: int = 1) -> None:
-        self._count(key, READS, reads)
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._top.admit(key)
+            entry[READS] += reads
+            self._reads += reads
+            self._left_reads -= reads
+            if self._left_reads < 0:
+                counts = (0, 0, 0, reads, 0)
+                self._left_reads = self._hit(key, counts, reads, self._left_reads)
 
     def record_throttle(self, key: str, throttles: int = 1) -> None:
         self._count(key, THROTTLES, throttles)
@@ -337,18 +398,11 @@ class Tracker:
             if entry is None:
                 entry = self._top.admit(key)
             entry[what] += amount
-            if what == READS:
-                self._reads += amount
-                self._left_reads -= amount
-                if self._left_reads < 0:
-                    counts = (0, 0, 0, amount, 0)
-                    self._left_reads = self._hit(key, counts, amount, self._left_reads)
-            else:
-                self._units += amount
-                self._left -= amount
-                if self._left < 0:
-                    counts = (0, amount, 0, 0, 0) if what == UNITS else (0, 0, 0, 0, amount)
-                    self._left = self._hit(key, counts, amount, self._left)
+            self._units += amount
+            self._left -= amount
+            if self._left < 0:
+                counts = (0, amount, 0, 0, 0) if what == UNITS else (0, 0, 0, 0, amount)
+                self._left = self._hit(key, counts, amount, self._left)
 
     def _raise_alarm(self, key: str, entry: Entry) -> None:
         """Select a key for an early report.

@@ -38,11 +38,12 @@ Z = 3.29  # standard deviations of the normal distribution that hold 99.9 %
 
 @dataclass(slots=True)
 class _Account:
-    """The reports of one server that are in the sums now.
+    """What one server's reports have added to the sums, so that newer reports can replace it.
 
-    `keys` holds the keys of its latest final report; `per_s` makes rates of their counts. `early`
-    holds the counts of its early reports of the window that still runs: the units so far, the time
-    so far, and the latest rate. `since_s` is when the window of the final report began.
+    `final` is the window of its latest final report, which began at `since_s` and listed `keys`.
+    The counts of these keys times `per_s` are rates per second. While a window runs, the server may
+    report rising keys early: `early` has (units so far, seconds so far, latest units per second) of
+    each.
     """
 
     heard_s: float
@@ -70,12 +71,17 @@ def interval(rate: float, tau: float) -> tuple[float, float]:
     """Return two rates: the true rate of a sampled key is between them, with 99.9 % confidence.
 
     `rate` is an estimate from samples that stand for `tau` units each. The number of samples has a
-    Poisson distribution, so the variance of the estimate is the true rate times `tau`. This is the
-    score interval: all true rates from which the estimate is at most `Z` standard deviations away.
+    Poisson distribution. This is its exact interval (Garwood 1936), with the quantiles by Wilson
+    and Hilferty (1931). A normal distribution instead would be wrong for few samples: with one
+    sample on average, its interval would hold with 99.1 %.
     """
-    middle = rate + Z * Z * tau / 2
-    half = Z * sqrt(rate * tau + Z * Z * tau * tau / 4)
-    return max(middle - half, 0.0), middle + half
+    samples = max(rate, 0.0) / tau
+    least = 0.0
+    if samples:
+        least = samples * max(1 - 1 / (9 * samples) - Z / (3 * sqrt(samples)), 0.0) ** 3
+    above = samples + 1
+    most = above * (1 - 1 / (9 * above) + Z / (3 * sqrt(above))) ** 3
+    return least * tau, most * tau
 
 
 class Aggregator:
@@ -85,10 +91,12 @@ class Aggregator:
     """
 
     def __init__(self, window_s: float, listed_s: float = 0.0, notable_s: float = 0.0) -> None:
-        """Windows list the keys that cost `listed_s` or more a second.
+        """`window_s` is the length of windows.
+
+        A complete window lists keys that cost `listed_s` a second.
 
         While a window runs, only keys with new reports are listed, and only if their writes cost
-        `notable_s` or more.
+        `notable_s` or more a second.
         """
         self.servers = 1
         self.units_s = self.reads_s = 0.0
@@ -113,7 +121,7 @@ class Aggregator:
         self._news: dict[str, None] = {}  # notable keys with new reports, in a stable order
 
     def leave_out(self, listed_s: float, notable_s: float) -> None:
-        """Change which keys windows list: see the constructor."""
+        """Change the least cost of keys that windows list: see the constructor."""
         self._listed_s, self._notable_s = listed_s, notable_s
 
     def adopt(self, window_s: float, now_s: float) -> None:
@@ -172,7 +180,10 @@ class Aggregator:
         self._count(report.keys, account)
 
     def _amend(self, report: Report, account: _Account) -> bool:
-        """Replace what the server's last final report said about the keys of this report."""
+        """Replace what the server's last final report said about the keys of this report.
+
+        The leader has asked for precise counts of these keys.
+        """
         if account.final != report.window:
             return False
         kept = account.keys
@@ -183,7 +194,8 @@ class Aggregator:
         return True
 
     def _count(self, keys: dict[str, Heat], account: _Account) -> None:
-        """Add keys that the account does not hold yet.
+        """Add the counts of `keys` to the sums and to the account, which has none of these keys
+        yet.
 
         This and `_subtract` run for each key in each report, so they are written for speed.
         """
@@ -353,17 +365,18 @@ class Aggregator:
                 coldest_s = cost_s
         unreported_s = None
         if is_bounded:
-            coldest_most_s = interval(coldest_s, self._tau_s)[1]
+            coldest_most_s = interval(coldest_s, self._tau_s)[1] if self._tau_s else coldest_s
             unreported_s = min(coldest_s + max(self._unreported_s, 0.0), coldest_most_s)
         start_s = window * self._window_s
         since_s = min([start_s, *(each.since_s for each in ours)])
         return WindowHeat(window, start_s, True, keys, unreported_s, since_s)
 
     def _heat(self, key: str, rates: Rates, is_bounded: bool) -> KeyHeat:
-        """A key's heat, with the interval in which its true rate is.
+        """Return a key's heat, with the interval in which its true rate is.
 
-        A server that did not list the key has less than its tau of it. For many servers together,
-        the interval is a better bound: then some of them would have sampled the key.
+        `rates` are the sums of all reports. A server that did not list the key has less than its
+        tau of it. For many servers together, a better bound is known: some of them would have
+        sampled the key. With `is_bounded`, all servers have reported, so there is an upper bound.
         """
         units, writes, reads, throttles, error, unreported, sampled, variance, _, place = rates
         tau_s = variance / sampled if sampled > 0 and variance > 0 else 0.0
@@ -372,7 +385,8 @@ class Aggregator:
         if is_bounded:
             own = self.watched.get(key)
             tau_s = max(tau_s, self._tau_s if own is None else own / self._window_s)
-            above_s = interval(max(sampled, 0.0), tau_s)[1] - max(sampled, 0.0)
+            known_s = max(sampled, 0.0)
+            above_s = interval(known_s, tau_s)[1] - known_s if tau_s else 0.0
             bound_s = error + min(above_s, max(self._unreported_s - unreported, 0.0))
         partition = None if place == NOWHERE else int(place)
         return KeyHeat(
@@ -383,7 +397,10 @@ class Aggregator:
         return key in self._sums or key in self._rising
 
     def _rising_heat(self, key: str) -> KeyHeat:
-        """The key's heat while the window runs: a rising key counts with its latest rate."""
+        """Return a key's heat while the window runs.
+
+        Where a server has reported the key early, the latest rate counts, if it is higher.
+        """
         heat = self._heat(key, self._sums.get(key, NO_RATES), is_bounded=False)
         rise_s = 0.0
         for server in self._rising.get(key, ()):

@@ -72,10 +72,10 @@ Tau = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
-    """How servers sample: write units and reads per sample, and the keys to watch.
+    """The leader's notice: how servers sample, and which keys they watch.
 
-    `marks` holds 5 bytes for each key to watch: its mark (see `mark_of`), and the binary logarithm
-    of its own tau.
+    One sample stands for `tau` write units or `tau_reads` reads. `marks` holds 5 bytes for each key
+    to watch: its mark (see `mark_of`), and the binary logarithm of its own tau.
     """
 
     tau: Tau
@@ -102,7 +102,11 @@ _SAMPLING = msgspec.msgpack.Decoder(Sampling)
 
 
 class Fleet(Protocol):
-    """What a reporter needs from the fleet: the common time, the number of servers, the notice."""
+    """What a reporter needs from the fleet.
+
+    This is the common time, the number of servers, and the leader's notice, which says how to
+    sample.
+    """
 
     def fleet_now_s(self) -> float: ...
 
@@ -167,9 +171,10 @@ class Reporter:
 
     @property
     def _phase(self) -> float:
-        """By which part of a window this server's windows begin later than the first server's.
+        """By which fraction of a window this server's windows begin later than others.
 
-        The last part of the name is random, and the same in every replay of a simulation.
+        It follows from the last part of the name, which is random, and the same in every replay of
+        a simulation. So the reports of the fleet do not come all at once.
         """
         return mark_of(self._server.rpartition(":")[2]) / 2**32
 
@@ -217,7 +222,10 @@ class Reporter:
                 self._sampling = _SAMPLING.decode(notice)
                 self._watched = self._sampling.watched
         self._sample()
-        return {mark: tau for mark, tau in self._watched.items() if mark not in before}
+        new = {mark: tau for mark, tau in self._watched.items() if mark not in before}
+        if new:
+            self._tracker.watch(new, self._elapsed_s())
+        return new
 
     async def _report_window(self, window: int, least_s: float = SHORTEST_S) -> None:
         """Send the final report of the window, with the time over which its keys were counted.
@@ -229,7 +237,8 @@ class Reporter:
         elapsed_s, counted = max(self._elapsed_s(), least_s), self._tracker.roll()
         self._since_s = self._clock.monotonic_s()
         self._last = ended, elapsed_s, counted
-        keys, tau = thinned(counted.listed(self._watched, self._rng), self._keys_max, self._rng)
+        listed = counted.listed(self._watched, self._rng, elapsed_s)
+        keys, tau = thinned(listed, self._keys_max, self._rng)
         report = Report(
             *(self._server, ended, elapsed_s, True, max(counted.tau, tau), keys),
             units=self._tracker.units,
@@ -247,14 +256,15 @@ class Reporter:
         return UNHEARD_KEYS_MAX if is_lost else KEYS_MAX
 
     async def _amend(self, new: Mapping[int, int]) -> None:
-        """Report keys that are new to watch again, precisely, for the window that ended last.
+        """For the window that ended last, report the keys in `new` once more, precisely.
 
-        So the leader need not wait for the end of the window that runs.
+        The leader has just begun to watch them, and need not wait for the end of the present
+        window.
         """
         if not new or self._last is None:
             return
         window, elapsed_s, counted = self._last
-        keys = counted.listed(new, self._rng)
+        keys = counted.listed(new, self._rng, elapsed_s)
         keys = {key: heat for key, heat in keys.items() if mark_of(key) in new}
         if keys:
             report = Report(self._server, window, elapsed_s, False, 1, keys, amends=True)

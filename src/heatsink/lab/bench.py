@@ -116,7 +116,7 @@ class Samples:
 
 
 class Contest:
-    """Makes the same calls through Heatsink and on the bare store, on keys of its own."""
+    """Makes the same calls through Heatsink and directly on the store, on keys of its own."""
 
     def __init__(self, hs: Heatsink, stores: Stores, ids: IdScheme, clock: Clock, name: str):
         self._hs = hs

@@ -33,7 +33,11 @@ TIMES_MAX = 100  # the largest size of an experiment, as a multiple of its defau
 
 
 def show(report: LabReport, page: Path, command: str) -> None:
-    """Write the page, then print the report: `heatsink plan | head -1` closes the pipe early."""
+    """Write the page, and only then print the report.
+
+    A reader such as `heatsink plan | head -1` may close the pipe early, and the page must exist
+    then.
+    """
     from rich.console import Console
 
     verb, failure = "Replaced" if page.is_file() else "Wrote", None
@@ -54,7 +58,7 @@ def show(report: LabReport, page: Path, command: str) -> None:
 
 
 def _show_figure(console: Any, figure: Figure) -> None:
-    """Print a figure in one line, or a question and its answer in the lines below it."""
+    """Print a figure in one line. If it is a question, print the answer in the lines below."""
     if figure.label.endswith("?"):
         console.print(f"\n{figure.label}\n[bold]{figure.value}[/bold]")
         console.print(f"[dim]{figure.beside}[/dim]")
@@ -74,9 +78,9 @@ def check_own_page(page: Path, program: str) -> None:
 
 
 def set_aside(page: Path, command: str) -> Path | None:
-    """Keep the page of another command as NAME-before.html; return its new place.
+    """Keep a page that another command wrote: rename it to NAME-before.html, and return that path.
 
-    Returns None if there is no page, or if `command` wrote it, and will write it again.
+    Returns None if there is no page, or if `command` itself wrote it.
     """
     if not page.exists() or _command_of(page) == command:
         return None

@@ -1,4 +1,7 @@
-"""400 real reporters on a real Redis with a real coordinator. `fleet` is calibrated by this run.
+"""400 real reporters on a real Redis with a real coordinator, to check the model of `fleet_world`.
+
+The costs in the model come from a run of `./dev bench fleet`, not from this run. This run shows how
+far the model is off: `heatsink lab fleet --live` prints both side by side.
 
 Each reporter has the parts and the two connections of a real server, but all reporters share this
 process. The module reads CPU and memory of the coordinator from /proc, so it needs Linux.
@@ -80,12 +83,12 @@ class LiveFleet:
         self.decided: dict[str, float] = {}
         self.spread: dict[str, float] = {}
 
-    async def start(self, founding: Meta) -> None:
+    async def start(self, founding: Meta, servers: int) -> None:
         any_store: Any = self.store
-        for number in range(SERVERS):
+        for number in range(servers):
             connection = Connection(self.address, self.clock, self.rng)
             self.connections.append(connection)
-            news = RedisNews(connection, self.keys, self.clock)
+            news = RedisNews(connection, self.keys, self.clock, rng=self.rng)
             wire = RedisWire(connection, self.address, self.keys, self.clock, self.rng, news)
             registry = Registry(any_store, self.clock, news, self.rng)
             await registry.open(founding)
@@ -126,16 +129,16 @@ class LiveFleet:
         await asyncio.gather(*(each.close() for each in self.connections))
 
 
-def run_live(seed: int) -> Measured:
-    """Run 400 real reporters for a few seconds, and return what they cost."""
+def run_live(seed: int, servers: int = SERVERS) -> Measured:
+    """Run real reporters for a few seconds, and return what they cost."""
     if not Path("/proc/self/stat").exists():
         raise InvalidSetting("--live reads CPU times from /proc: run it on Linux")
     with progress_bar() as bar:
-        bar.add_task(f"{SERVERS} real reporters on a real Redis", total=None)
-        return asyncio.run(_live(seed))
+        bar.add_task(f"{servers} real reporters on a real Redis", total=None)
+        return asyncio.run(_live(seed, servers))
 
 
-async def _live(seed: int) -> Measured:
+async def _live(seed: int, servers: int) -> Measured:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="heatsink-lab-")))
         redis = stack.enter_context(RedisServer())
@@ -149,7 +152,7 @@ async def _live(seed: int) -> Measured:
         store = CountedStore(stores.registry)
         fleet = LiveFleet(redis.url, store, seed)
         stack.push_async_callback(fleet.close)
-        await fleet.start(founding)
+        await fleet.start(founding, servers)
         driver: Any = open_driver(parse(f"{redis.url}?timeout_s=5"))
         stack.push_async_callback(driver.aclose)
         return await _measure(fleet, driver, running.pid)
@@ -186,8 +189,8 @@ async def _measure(fleet: LiveFleet, driver: Any, pid: int) -> Measured:
         return float(sum(after[name] - before[name] for name in names)) / took_s
 
     return Measured(
-        servers=SERVERS,
-        writes_s=SERVERS * WRITES_S,
+        servers=len(fleet.servers),
+        writes_s=len(fleet.servers) * WRITES_S,
         decided_s=sorted(fleet.decided.values()),
         spread_s=sorted(fleet.spread.values()),
         leader_cpu=cpu_s / took_s,
@@ -197,14 +200,14 @@ async def _measure(fleet: LiveFleet, driver: Any, pid: int) -> Measured:
         redis_out=risen("total_net_output_bytes"),
         commands=risen("total_commands_processed"),
         meta_reads=reads / took_s,
-        entries=await _keys_in_reports(driver),
+        entries=await _keys_in_reports(driver, len(fleet.servers)),
         term_changes=term,
     )
 
 
-async def _keys_in_reports(driver: Any) -> float:
+async def _keys_in_reports(driver: Any, number: int) -> float:
     """The mean number of keys in the last reports."""
-    found = await driver.execute_command("XREVRANGE", RedisKeys().heat, "+", "-", "COUNT", SERVERS)
+    found = await driver.execute_command("XREVRANGE", RedisKeys().heat, "+", "-", "COUNT", number)
     reports = [decoded(fields) for _, fields in found]
     final = [len(report.keys) for report in reports if report.final]
     return sum(final) / max(len(final), 1)

@@ -255,7 +255,7 @@ class FleetWorld:
         any_redis: Any = self.redis
         bus = RedisBus(any_redis, self.keys)
         for number in range(self.number):
-            news = RedisNews(any_redis, self.keys, self.clock)
+            news = RedisNews(any_redis, self.keys, self.clock, rng=self.rng)
             registry = Registry(self.store, self.clock, news, self.rng)
             await registry.open(self._founding())
             self.redis.listeners.append(news)
@@ -267,7 +267,7 @@ class FleetWorld:
     async def _start_leader(self) -> None:
         redis: Any = Delayed(self.redis, self.clock, REDIS_S)
         store: Any = Delayed(self.store, self.clock, STORE_S)
-        news = RedisNews(redis, self.keys, self.clock)
+        news = RedisNews(redis, self.keys, self.clock, rng=self.rng)
         self.redis.listeners.append(news)
         self.registry = Registry(store, self.clock, news, self.rng)
         await self.registry.open(self._founding())
@@ -305,9 +305,9 @@ class FleetWorld:
             await asyncio.gather(*running, return_exceptions=True)
 
     def _spread_reads(self) -> None:
-        """Let the servers' next reads of META fall evenly on time, as those of an old fleet do.
+        """Let the servers' next reads of META fall evenly on time, as in an old fleet.
 
-        These servers have all read META when the leader appeared.
+        In this model, all servers have read META at the same moment, when the leader appeared.
         """
         every_s, now_s = max(STEADY_S, self.number / ASKS_S), self.clock.monotonic_s()
         for server in self.servers:

@@ -21,6 +21,7 @@ from heatsink.emulator.capacity.policy import Change
 from heatsink.emulator.capacity.table import AdaptiveTable
 from heatsink.heat.heat import KeyHeat, WindowHeat
 from heatsink.primitives.keys import seeded_hash
+from heatsink.primitives.words import counted
 from heatsink.registry.layouts import COLD, Layout
 from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation
 
@@ -106,7 +107,7 @@ class HotChat:
         return [self._token(name.encode()) for name in epoch.partitions(HOT)]
 
     def _salt(self, second: int, writes_s: int, throttles: int) -> None:
-        """Let the production policy decide on the number of buckets at the end of a second.
+        """At the end of a second, let the production policy decide on the number of buckets.
 
         If the number changes, a new epoch begins with the next second.
         """
@@ -186,7 +187,8 @@ def _throttled(run: PartitionsRun) -> str:
 
 def _shape(run: PartitionsRun) -> str:
     last = run.seconds[-1]
-    return f"{last.buckets} buckets, {len(last.partitions)} partitions"
+    buckets = counted(last.buckets, "bucket")
+    return f"{buckets}, {counted(len(last.partitions), 'partition')}"
 
 
 def _table(runs: list[PartitionsRun]) -> ReportTable:
@@ -202,7 +204,7 @@ def _table(runs: list[PartitionsRun]) -> ReportTable:
         ]
         for run in runs
     ]
-    columns = ["", "accepted/s", "throttled/s", "of others", "in all", "buckets", "partitions"]
+    columns = ["case", "accepted/s", "throttled/s", "of others", "in all", "buckets", "partitions"]
     note = "throttled/s counts the conversation only; “in all” counts all keys over the whole run."
     return ReportTable(f"The last {LAST_S} of {SECONDS} seconds", columns, rows, note)
 
@@ -213,7 +215,9 @@ def _changes(run: PartitionsRun) -> ReportTable:
         for number, each in enumerate(run.seconds)
         for change in each.changes
     ]
-    return ReportTable(f"What the store did: {run.case}", ["second", "", "partition", "why"], rows)
+    return ReportTable(
+        f"What the store did: {run.case}", ["second", "change", "partition", "why"], rows
+    )
 
 
 def _lines(runs: list[PartitionsRun], name: str) -> list[Series]:

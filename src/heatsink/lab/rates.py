@@ -37,7 +37,7 @@ Then a service that refuses more than {UNKNOWN_PER_S} calls in any second, and m
 that in the middle third. Nobody declares this limit: the queue starts without one and finds it."""
 
 
-class Declared(msgspec.Struct, frozen=True):
+class DeclaredRate(msgspec.Struct, frozen=True):
     took_s: float
     ideal_s: float
     throttles: float
@@ -51,7 +51,7 @@ class RatesSecond(msgspec.Struct, frozen=True):
     refused: int
 
 
-async def declared(jobs: int, seed: int) -> Declared:
+async def declared(jobs: int, seed: int) -> DeclaredRate:
     """Run three concurrent batches, each with its own declared rate.
 
     The service that a batch calls refuses calls above this rate.
@@ -69,7 +69,7 @@ async def declared(jobs: int, seed: int) -> Declared:
         for batch in batches:
             await lab.bulk.wait(batch.id)
         refused = sum(service.refused for service in services.values())
-        return Declared(lab.now_s() - began_s, each / PER_S, refused / jobs)
+        return DeclaredRate(lab.now_s() - began_s, each / PER_S, refused / jobs)
 
 
 async def _submit(lab: LabWorld, tenant: str, items: int, rate: str | None = None) -> Batch:
@@ -131,12 +131,12 @@ def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> L
     )
 
 
-def _declared_table(known: Declared) -> ReportTable:
+def _declared_table(known: DeclaredRate) -> ReportTable:
     rows: list[list[Cell]] = [
         ["here", round(known.took_s, 1), round(known.ideal_s), round(known.throttles, 3)],
         ["with requeuing, as reported elsewhere", REPORTED_S, REPORTED_IDEAL_S, REPORTED_THROTTLES],
     ]
-    columns = ["", "time, s", "ideal, s", "refusals per job"]
+    columns = ["queue", "time, s", "ideal, s", "refusals per job"]
     return ReportTable(f"Three batches at {PER_S}/s each", columns, rows)
 
 
@@ -156,7 +156,9 @@ def _thirds_table(history: list[RatesSecond]) -> ReportTable:
             calls = span[-1].calls - span[0].calls
             title = f"{begin_s:,.0f}–{end_s:,.0f} s, {span[-1].limit:g}/s allowed"
             rows.append([title, f"{held(span):.1%}", f"{refused / calls:.2%}"])
-    return ReportTable("An undeclared limit", ["", "of the limit used", "refused"], rows)
+    return ReportTable(
+        "An undeclared limit", ["time and limit", "of the limit used", "refused"], rows
+    )
 
 
 def held(span: list[RatesSecond]) -> float:

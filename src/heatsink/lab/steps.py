@@ -18,6 +18,7 @@ import msgspec
 
 from heatsink.bulk.scaling.laws import LittlesLaw, TimeDecay
 from heatsink.bulk.scaling.load import Law, Load, Target, WorkerRules
+from heatsink.primitives.words import counted
 from heatsink.testing import SkewedClock
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
@@ -177,7 +178,7 @@ def experiment(items: int = ITEMS, seed: int = 1) -> LabReport:
         story=STORY,
         figures=[
             Figure("the article's last step", minutes(described.took_s), "reported: 4 min"),
-            Figure("Little's law", minutes(ours.took_s), f"{ours.peak} workers at most"),
+            Figure("Little's law", minutes(ours.took_s), f"{counted(ours.peak, 'worker')} at most"),
             Figure("8 fixed workers", minutes(fixed.took_s), "reported: 25 min"),
         ],
         tables=[_steps_table(steps), _busy_table(instances)],

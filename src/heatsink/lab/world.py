@@ -15,9 +15,9 @@ from heatsink.bulk.batch import Batch
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.load import Law, WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES, WorkerPolicy
-from heatsink.bulk.settings import BulkSettings
+from heatsink.bulk.settings import BulkSettings, ConsumerSettings
 from heatsink.bulk.store import PartitionLoad
-from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.bulk.work.consumer import Consumer
 from heatsink.coordinator.loops import Leader
 from heatsink.coordinator.workers import QueueWatch
 from heatsink.primitives.clock import Clock
@@ -126,7 +126,7 @@ async def world(
 ) -> AsyncIterator[LabWorld]:
     """Yield a world with a running consumer.
 
-    If the fleet has a policy or a law, a coordinator sets the number of workers.
+    If the fleet has a scaling policy or a scaling law, a coordinator sets the number of workers.
     """
     made = LabWorld(fleet, handler, clock)
     rounds = [asyncio.ensure_future(made.consumer.run())]

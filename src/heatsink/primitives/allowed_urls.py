@@ -85,8 +85,9 @@ def check_allowed(field: str, url: str, prefixes: Iterable[Webhook]) -> str:
     """
     if allowed_url(url, prefixes) is None:
         raise InvalidSetting(
-            f"{field} {shown(shown_url(url))} is not an allowed webhook: "
-            "add its prefix to webhooks=",
+            f"{field} {shown(shown_url(url))} is not an allowed webhook: add its prefix to "
+            "BulkSettings.webhooks of the client that submits, and to Actions(webhooks=…) of the "
+            "workers",
             field=field,
         )
     return url
@@ -138,7 +139,7 @@ def _segments(path: str) -> tuple[str, ...] | None:
 
 
 def _decoded(segment: str) -> str:
-    """Percent-decode the segment `DECODED_MAX` times, since some servers decode more than once."""
+    """Percent-decode the segment `DECODED_MAX` times, since some servers do so more than once."""
     for _ in range(DECODED_MAX):
         segment = unquote(segment, errors="replace")
     return segment

@@ -117,7 +117,7 @@ class CheckedStruct(msgspec.Struct, frozen=True, metaclass=_NamesChecked):
 
 
 async def each(name: str, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """Yield the items of an (async) iterable.
+    """Yield the items of an iterable or asynchronous iterable. `name` is its name, for errors.
 
     Raises `InvalidSetting` if `items` is not iterable.
     """

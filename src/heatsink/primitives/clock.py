@@ -158,7 +158,7 @@ class _Timex(ctypes.Structure):
 
 
 def _synchronised_s() -> float | None:
-    """The kernel's wall clock if it is synchronised, otherwise None.
+    """Return the kernel's wall clock if a service such as NTP synchronises it, otherwise None.
 
     This calls `adjtimex` in a way that changes nothing and needs no privileges.
     """

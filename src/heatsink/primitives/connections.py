@@ -84,7 +84,7 @@ class Crowd:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the timer for the connection that expires first, if no timer is set."""
+        """Set a timer for the connection whose time is up first, unless a timer is set already."""
         if self._timer is not None:
             return
         dues = [since_s + self.limits.header_s for since_s in _first(self.heads)]
@@ -107,8 +107,8 @@ class Crowd:
     def longest_idle(self) -> Bounded:
         """Return the connection that has been idle for the longest time.
 
-        Connections that were used since they were last counted as idle move to the end of the
-        order.
+        A connection may have been used since it was put into the order. Such connections first move
+        to the end of the order.
         """
         while (first := next(iter(self.idle))).was_stirred():
             pass
@@ -134,7 +134,7 @@ def _due(waiting: dict[Bounded, float], before_s: float) -> list[Bounded]:
 
 
 class Bounded:
-    """One connection of a `Crowd`.
+    """One connection of a `Crowd`, with limits on idle time and on the size of heads.
 
     A protocol inherits from this class: see the module's docstring.
     """
@@ -253,7 +253,7 @@ class Bounded:
     def was_stirred(self) -> bool:
         """Return whether a request was answered since the last call of `release`.
 
-        If so, the connection's idle time starts again now.
+        If so, count the connection's idle time from now on.
         """
         stirred, self._stirred = self._stirred, False
         if stirred:

@@ -51,7 +51,7 @@ class Cut:
             self._end(task, error)
 
     def _end(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
-        """Raise `Unavailable` in place of a cancellation that this `Cut` made.
+        """If this `Cut` cancelled the task at its deadline, raise `Unavailable` instead.
 
         Any other cancellation stays as it is.
         """

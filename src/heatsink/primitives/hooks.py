@@ -144,7 +144,7 @@ class Hooks:
         self._tell(lambda hook: hook.on_event(event))
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Report that a part of the client failed unexpectedly and will be started again."""
+        """Report that the client's part `what` failed unexpectedly, and will be started again."""
         message, fields = f"{what} failed, restarting", {"what": what}
         self.event("background.failed", message, logging.ERROR, error, fields)
 

@@ -71,10 +71,10 @@ class Uuid7:
     def raw(self, value: object) -> bytes:
         if not isinstance(value, UUID):
             cure = _cure(value) if isinstance(value, str) else ""
-            raise InvalidId(f"id must be a uuid.UUID (version 7), not {shown(value)}{cure}")
+            raise InvalidId(wrong=f"must be a uuid.UUID (version 7), not {shown(value)}{cure}")
         if value.version != 7:
             raise InvalidId(
-                f"id {value} is a UUID of version {value.version}; expected version 7, as in a "
+                wrong=f"{value} is a UUID of version {value.version}; expected version 7, as in a "
                 "receipt. `append` without id makes a new one; so does uuid.uuid7() (Python 3.14)"
             )
         return value.bytes
@@ -87,8 +87,8 @@ class Uuid7:
             return UUID(text)
         except ValueError:
             raise InvalidId(
-                f"id {text[:40]!r} is not a UUID of version 7: take the id of an earlier answer, "
-                "or leave it out of a write"
+                wrong=f"{text[:40]!r} is not a UUID of version 7: take the id of an earlier "
+                "answer, or leave it out of a write"
             ) from None
 
     def time_ms(self, raw: bytes) -> int:
@@ -111,16 +111,16 @@ class Ulid:
 
     def raw(self, value: object) -> bytes:
         if not isinstance(value, str):
-            raise InvalidId(f"id must be a ULID of 26 characters, not {shown(value)}")
+            raise InvalidId(wrong=f"must be a ULID of 26 characters, not {shown(value)}")
         if len(value) != 26 or not value.isascii() or value[0] > "7":
             raise InvalidId(
-                f"id {value[:40]!r} is not a ULID: expected 26 characters, the first from 0 to 7"
+                wrong=f"{value[:40]!r} is not a ULID: expected 26 characters, the first from 0 to 7"
             )
         number = 0
         for letter in value.upper():
             digit = CROCKFORD_DIGITS.get(letter)
             if digit is None:
-                raise InvalidId(f"id {value!r} is not a ULID: {letter!r} is not in its alphabet")
+                raise InvalidId(wrong=f"{value!r} is not a ULID: {letter!r} is not in its alphabet")
             number = number << 5 | digit
         return number.to_bytes(16, "big")
 
@@ -169,9 +169,9 @@ class Snowflake:
 
     def raw(self, value: object) -> bytes:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise InvalidId(f"id must be a Snowflake (an int), not {shown(value)}")
+            raise InvalidId(wrong=f"must be a Snowflake (an int), not {shown(value)}")
         if not 0 <= value < 1 << 63:
-            raise InvalidId(f"id {value} is not a Snowflake: expected 0 to 2**63 - 1")
+            raise InvalidId(wrong=f"{value} is not a Snowflake: expected 0 to 2**63 - 1")
         return value.to_bytes(8, "big")
 
     def value(self, raw: bytes) -> int:
@@ -179,7 +179,7 @@ class Snowflake:
 
     def from_text(self, text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) <= SNOWFLAKE_DIGITS_MAX):
-            raise InvalidId(f"id {text[:40]!r} is not a Snowflake: expected 0 to 2**63 - 1")
+            raise InvalidId(wrong=f"{text[:40]!r} is not a Snowflake: expected 0 to 2**63 - 1")
         return int(text)
 
     def time_ms(self, raw: bytes) -> int:
@@ -190,7 +190,7 @@ class Snowflake:
         return (ticks << 22).to_bytes(8, "big")
 
     def from_parts(self, time_ms: int, counter: int, tail: int) -> bytes:  # noqa: ARG002
-        raise InvalidId("this deployment uses Snowflake ids, which callers mint: pass id=")
+        raise InvalidId(wrong="is missing: this deployment uses Snowflake ids, which callers mint")
 
 
 def scheme_named(name: str) -> IdScheme:

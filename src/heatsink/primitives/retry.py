@@ -11,7 +11,10 @@ closed, `check` raises an error.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
 from random import Random
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +24,7 @@ from .clock import Clock
 
 DOUBLINGS_MAX = 30
 Result = TypeVar("Result")
+_longest_s: ContextVar[float] = ContextVar("longest_s", default=inf)
 
 
 class Pauses(NamedTuple):
@@ -38,6 +42,28 @@ class Pauses(NamedTuple):
         """Return the pause in seconds after the attempt has failed `refusals` times in a row."""
         ceiling_s = min(self.first_s * 2.0 ** min(refusals - 1, DOUBLINGS_MAX), self.longest_s)
         return ceiling_s * rng.uniform(1.0 - self.jitter, 1.0)
+
+
+@contextmanager
+def retrying_for(longest_s: float) -> Iterator[None]:
+    """Let the calls of this task retry for at most `longest_s` seconds inside the block.
+
+    This is for callers that would rather have an error soon than an answer late. It holds for calls
+    that respect `shortened`.
+    """
+    before = _longest_s.set(longest_s)
+    try:
+        yield
+    finally:
+        _longest_s.reset(before)
+
+
+def shortened(deadline_s: float) -> float:
+    """Return `deadline_s`, a number of seconds, or that of `retrying_for` if it is shorter.
+
+    Both count from the first attempt.
+    """
+    return min(deadline_s, _longest_s.get())
 
 
 class Refused(NamedTuple):

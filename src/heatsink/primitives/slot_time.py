@@ -93,7 +93,7 @@ class SlotTime(msgspec.Struct, frozen=True):
 
     @property
     def told_ms(self) -> float:
-        """The slot's time as an answer carries it; 0 while a gap is in doubt."""
+        """The slot's time that an answer to the caller carries; 0 while a gap is in doubt."""
         return 0.0 if self.gap_ms else self.own_ms
 
     def passed(self, server_ms: float, evidence: SlotEvidence) -> SlotTime:
@@ -131,9 +131,9 @@ def time_after(known: SlotTime | None, server_ms: float, evidence: SlotEvidence)
 
 
 def moved_along(due_ms: float, time: SlotTime) -> float:
-    """Move a due time by `time.late_ms` if it was not yet reached when the gap was accepted.
+    """Return the due time `due_ms`, after a gap in the slot's time was accepted.
 
-    Returns the due time.
+    If the due time was not yet reached at that moment, it moves by the gap, `time.late_ms`.
     """
     return due_ms + time.late_ms if due_ms > time.own_ms - time.late_ms else due_ms
 
@@ -198,9 +198,9 @@ class Timed:
         return view
 
     def as_of_now(self) -> Self:
-        """Return a view of this store for one call.
+        """Return a view of this store for one call that is sent now.
 
-        Its evidence has the clock readings of now, even if the call arrives later.
+        The call's evidence has the clock readings of now, even if it arrives later.
         """
         return self.seen_by(self._witness.as_of_now())
 

@@ -63,6 +63,22 @@ class Kind(StrEnum):
     """A tag of cached values."""
 
 
+WORDS: dict[str, str] = {
+    Kind.KEY: "",
+    Kind.POSTS: "posts of ",
+    Kind.FOLLOWERS: "followers of ",
+    Kind.FOLLOWING: "follows of ",
+    Kind.TRIAL: "dry run of table ",
+    Kind.ADOPTED: "table ",
+    Kind.DECLARED: "table ",
+    Kind.SPREAD: "spreading of index ",
+    Kind.SWEPT: "sweep of index ",
+    Kind.WORKERS: "workers of partition ",
+    Kind.REDIS: "Redis server ",
+    Kind.STARTED: "schedule ",
+}
+"""What people read before the name. For any other kind, it is the kind itself."""
+
 WITH_ROWS = frozenset(
     {Kind.KEY, Kind.POSTS, Kind.FOLLOWERS, Kind.FOLLOWING, Kind.TABLE, Kind.INDEX}
 )
@@ -98,7 +114,7 @@ class Subject(msgspec.Struct, frozen=True, array_like=True):
     @property
     def words(self) -> str:
         """The subject in words, for people. A user's key is shown as it is."""
-        return self.name if self.kind is Kind.KEY else f"{self.kind} {self.name}"
+        return subject_words(self.kind, self.name)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -106,6 +122,13 @@ class Subject(msgspec.Struct, frozen=True, array_like=True):
 
 AnyKey = str | Subject
 """What calls accept as a key: a text of the user, or a subject of Heatsink's own."""
+
+
+def subject_words(kind: str, name: str) -> str:
+    """Return a subject in words. Its kind may be one that only a newer release knows."""
+    if kind == Kind.ADOPTED:  # the note follows the name of the table
+        name = name.rpartition("/")[0]
+    return WORDS.get(kind, f"{kind} ") + name
 
 
 def has_rows(text: str) -> bool:

@@ -62,7 +62,7 @@ def _serve(inbox: Inbox) -> None:
 def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if answer.done():
         return
-    if isinstance(error, StopIteration):  # a future refuses it
+    if isinstance(error, StopIteration | GeneratorExit):  # refused by a future, or ends the awaiter
         error = BadEnd(f"a handler raised {error!r}")
     if error is None:
         answer.set_result(result)

@@ -92,7 +92,7 @@ def _fields(kind: Any) -> dict[str, inspect.Type]:
 
 
 def _kind_at(kind: Any, path: str) -> Any:
-    """The struct at a path like `table[0].rule[1]`; None if there is none."""
+    """Return the type of the struct at a path like `table[0].rule[1]`; None if there is none."""
     for part in _INDEX.sub("", path).split(".") if path else ():
         found = _fields(kind).get(part)
         if isinstance(found, inspect.ListType):

@@ -13,7 +13,7 @@ from functools import partial, wraps
 from inspect import iscoroutine
 from math import inf
 from random import Random
-from threading import Event, RLock
+from threading import Event, RLock, get_ident
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from msgspec import structs
@@ -24,6 +24,7 @@ from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 from heatsink.primitives.keys import check_key
 from heatsink.primitives.owner import CLOSED, Owner
+from heatsink.primitives.subjects import AnyKey
 
 from .near_cache import (
     BATCH,
@@ -36,6 +37,7 @@ from .near_cache import (
     ReadStats,
     Shelf,
     Times,
+    waits_for_itself,
     why_not_loaded,
 )
 from .tags import TagIndex, check_tags, tag_in, tag_message
@@ -58,11 +60,12 @@ class BlockingCached(Protocol[P, T_co]):
 class _Flight(Landing):
     """A load that is running in a reader's thread."""
 
-    __slots__ = ("landed",)
+    __slots__ = ("landed", "thread")
 
     def __init__(self, began_s: float) -> None:
         super().__init__(began_s)
         self.landed = Event()
+        self.thread = get_ident()
 
 
 class BlockingReads:
@@ -90,6 +93,7 @@ class BlockingReads:
         self._note = self._shelf.heat.note
         self._find = self._shelf.cache.entries.get
         self._flights: dict[str, _Flight] = {}
+        self._waiting: dict[int, _Flight] = {}  # by the threads that wait for another's load
         self._tags = TagIndex(self._is_alive, self._shelf.settings.capacity)
         self._lock = RLock()  # reentrant: a user's `weigh` may call `get`
         self._owner = owner
@@ -122,18 +126,22 @@ class BlockingReads:
             product = hs.reads.get("product:42", load_product, fresh_for=1.0)
         """
         entry = self._find(key)
-        if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
-            entry.hits = hits = entry.hits + 1
-            if not hits & LAST_OF_BATCH:
-                self._note(key, BATCH)
-            value: T = entry.value
-            return value
+        try:
+            if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
+                entry.hits = hits = entry.hits + 1
+                if not hits & LAST_OF_BATCH:
+                    self._note(key, BATCH)
+                value: T = entry.value
+                return value
+        except TypeError:
+            Times(fresh_for, stale_for, errors_for)  # names the time that is no number
+            raise
         times = Times(fresh_for, stale_for, errors_for)
         other: T = self._get_otherwise(key, load, times, tags)
         return other
 
     def _get_otherwise(self, key: str, load: Load, times: Times, tags: Sequence[str] = ()) -> Any:
-        """The value of a key that has no fresh value in the cache. `get` calls this."""
+        """Return the value of a key that has no fresh value in the cache. `get` calls this."""
         key = check_key(key)
         self._check_open()
         if tags:
@@ -155,6 +163,8 @@ class BlockingReads:
             if entry is not None and stale is None:
                 shelf.raise_kept_error(entry.value, now_s)
             joined = flight is not None
+            if flight is not None:
+                self._check_ends(key, flight)
             flight = flight or self._start(key, now_s)
             flight.readers += 1
             shelf.coalesced += joined
@@ -172,9 +182,25 @@ class BlockingReads:
         flight = self._flights[key] = _Flight(now_s)
         return flight
 
+    def _check_ends(self, key: str, flight: _Flight) -> None:
+        """Raise if this thread would wait for a load that itself waits for this thread.
+
+        `flight` is the load to wait for.
+        """
+        own, each = get_ident(), cast("_Flight | None", flight)
+        while each is not None:
+            if each.thread == own:
+                raise waits_for_itself(key)
+            each = self._waiting.get(each.thread)
+        self._waiting[own] = flight
+
     def _wait(self, key: str, flight: _Flight) -> Any:
         patience_s = self._shelf.settings.patience_s
-        if not flight.landed.wait(patience_s):
+        try:
+            has_landed = flight.landed.wait(patience_s)
+        finally:
+            self._waiting.pop(get_ident(), None)
+        if not has_landed:
             raise Unavailable(f"the load of {key!r} took longer than {patience_s:g} s: retry later")
         return flight.outcome()
 
@@ -199,7 +225,7 @@ class BlockingReads:
         finally:  # wake the readers even if the user's `weigh` raises
             flight.landed.set()
 
-    def forget(self, key: str) -> None:
+    def forget(self, key: AnyKey) -> None:
         """Drop a key's value: later calls of `get` in this process return only newly loaded values.
 
         Call `forget` after a write. If the client has `news`, other processes drop the value

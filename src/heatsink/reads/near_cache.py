@@ -37,6 +37,12 @@ FORGET_S = 4 * REPEAT_S
 Weigh = Callable[[Any], int]
 
 
+def waits_for_itself(key: str) -> InvalidSetting:
+    """Return the error for a load that reads the key it loads. Without it, the load would hang."""
+    text = f"the load of {key!r} reads {key!r} itself, directly or through another load: "
+    return InvalidSetting(text + "read the value from your store there", field="load")
+
+
 def why_not_loaded(load: object, kind: str) -> InvalidSetting | None:
     """Return the error for a `load` that is not a function or has parameters, otherwise None."""
     cure = "pass the function itself, not its result"
@@ -249,15 +255,16 @@ class NearCache:
         self.retired_hits += entry.hits
 
     def credit(self, key: str, reads: int) -> None:
-        """Count as hits the `reads` readers that waited for the key's load."""
+        """Count the `reads` readers that waited for the key's load as hits."""
         entry = self.entries.get(key)
         if entry is not None:
             entry.spent -= reads
 
     def forget(self, key: str) -> None:
-        """Drop the value of a key, but keep the key in its queue.
+        """Drop the value of a key, but leave the key where it is in its queue.
 
-        A write rarely makes a key less hot.
+        The key was written, and is probably read as often as before. So its next value takes this
+        place.
         """
         seated = self.entries.get(key)
         if seated is not None:

@@ -87,9 +87,9 @@ class NearPolicy:
         return [*decisions, *self._let_go(window.start_s)]
 
     def _warm(self, window: WindowHeat) -> list[tuple[str, float]]:
-        """Keys read at least half as often as a read-hot key, the most read first.
+        """Return the keys read at least half as often as a read-hot key, the most read first.
 
-        A cached key that is read less often cools down.
+        A cached key that is not among them cools down.
         """
         least = self._rules.hot_reads_s * COOL_SHARE
         warm = [(key, heat.reads_s) for key, heat in window.keys.items() if heat.reads_s >= least]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial, wraps
 from hashlib import blake2b
 from inspect import isawaitable
@@ -35,6 +35,7 @@ from .near_cache import (
     ReadStats,
     Shelf,
     Times,
+    waits_for_itself,
     why_not_loaded,
 )
 from .tags import TagIndex, check_tags, tag_in, tag_message
@@ -106,7 +107,7 @@ class Reads:
     ) -> T:
         """Return the key's value: cached, from a running load, or from `await load()`.
 
-        Times are in seconds. A cached value of up to the age `fresh_for` is returned as it is. If
+        Times are in seconds. A cached value no older than `fresh_for` is returned as it is. If
         the value is older, but not older than `stale_for`, it is returned while a new value loads
         in the background. A load's error is raised to all readers that wait for the load. The error
         is cached for `errors_for`. `forget_tag` forgets all values with a tag; every reader of a
@@ -116,12 +117,16 @@ class Reads:
             product = await hs.reads.get("product:42", load_product, fresh_for=1.0)
         """
         entry = self._find(key)
-        if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
-            entry.hits = hits = entry.hits + 1
-            if not hits & LAST_OF_BATCH:
-                self._note(key, BATCH)
-            value: T = entry.value
-            return value
+        try:
+            if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
+                entry.hits = hits = entry.hits + 1
+                if not hits & LAST_OF_BATCH:
+                    self._note(key, BATCH)
+                value: T = entry.value
+                return value
+        except TypeError:
+            Times(fresh_for, stale_for, errors_for)  # names the time that is no number
+            raise
         times = Times(fresh_for, stale_for, errors_for)
         other: T = await self._get_otherwise(key, load, times, tags)
         return other
@@ -142,7 +147,7 @@ class Reads:
     async def _get_otherwise(
         self, key: str, load: Load, times: Times, tags: Sequence[str] = ()
     ) -> Any:
-        """The value of a key that has no fresh value in the cache. `get` calls this."""
+        """Return the value of a key that has no fresh value in the cache. `get` calls this."""
         check_key(key)
         if tags:
             check_tags(tags)
@@ -373,7 +378,7 @@ class Coalescer:
         self._now = clock.monotonic_s
         self._patience_s = patience_s
         self._flights: dict[str, Flight] = {}
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: dict[asyncio.Task[Any], Flight] = {}
 
     def flying(self, key: str, since_s: float) -> Flight | None:
         """Return the key's running load in this event loop, if it began at `since_s` or later."""
@@ -391,17 +396,25 @@ class Coalescer:
         flight.task = flight.loop.create_task(_called(load))
         flight.timer = flight.loop.call_later(self._patience_s, self._give_up, key, flight)
         self._flights[key] = flight
-        self._tasks[flight.task] = None
+        self._tasks[flight.task] = flight
         flight.task.add_done_callback(lambda task: self._ended(key, flight, task))
         return flight
 
     async def wait(self, key: str, flight: Flight) -> Any:
+        reader = asyncio.current_task()
+        outer = self._tasks.get(reader) if reader else None  # a load that reads other keys
+        if outer is not None:
+            if outer in flight.chain():
+                raise waits_for_itself(key)
+            outer.waits_for = flight
         flight.readers += 1
         waiter = flight.loop.create_future()
         flight.waiting[waiter] = None
         try:
             await waiter
         finally:
+            if outer is not None:
+                outer.waits_for = None
             del flight.waiting[waiter]
             if not (flight.has_landed or flight.waiting or flight.is_wanted):
                 self._abandon(key, flight)
@@ -441,18 +454,24 @@ class Coalescer:
             flight.land()
 
     def _retire(self, key: str, flight: Flight) -> bool:
-        """Remove a load from the running loads. Returns whether it was the key's newest load."""
+        """Remove a load that has ended.
+
+        Returns False if another load of the key has replaced it.
+        """
         if self._flights.get(key) is not flight:
             return False
         del self._flights[key]
         return True
 
     def has(self, key: str) -> bool:
-        """Return whether a load of the key is running whose value will be cached."""
+        """Return whether a load of the key is running whose value will be cached.
+
+        A load that began before the last `forget` does not count.
+        """
         return key in self._flights
 
     def forget(self, key: str) -> None:
-        """Make sure that later readers of the key do not join a load that has begun."""
+        """Let later readers of the key start a new load, instead of joining a running one."""
         self._flights.pop(key, None)
 
     def forget_all(self) -> None:
@@ -472,9 +491,13 @@ class Flight(Landing):
     """A running load.
 
     With `is_wanted`, the load continues without readers, for example as a background refresh.
+    `waits_for` is another load that this load reads.
     """
 
-    __slots__ = ("has_landed", "is_wanted", "loop", "on_landing", "task", "timer", "waiting")
+    __slots__ = (
+        *("has_landed", "is_wanted", "loop", "on_landing", "task", "timer", "waiting"),
+        "waits_for",
+    )
 
     def __init__(self, began_s: float, on_landing: Landed, is_wanted: bool) -> None:
         super().__init__(began_s)
@@ -485,6 +508,14 @@ class Flight(Landing):
         self.task: asyncio.Task[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.waiting: dict[asyncio.Future[None], None] = {}  # woken in order
+        self.waits_for: Flight | None = None
+
+    def chain(self) -> Iterator[Flight]:
+        """Return this load, the load that it waits for, the load that that one waits for, …"""
+        flight: Flight | None = self
+        while flight is not None:
+            yield flight
+            flight = flight.waits_for
 
     def land(self) -> None:
         self.has_landed = True
@@ -503,8 +534,10 @@ async def _called(load: Load) -> Any:
             raise wrong from None
         raise
     if not isawaitable(loading):
+        function = load.func if isinstance(load, partial) else load  # of `cached`: with arguments
+        name = getattr(function, "__qualname__", shown(function))
         raise InvalidSetting(
-            f"load must be an async function, not {shown(load)}, which returned "
+            f"load must be an async function, not {name}, which returned "
             f"{shown(loading)}: define it with `async def`",
             field="load",
         )

@@ -59,7 +59,7 @@ class TagIndex:
 
 
 def tag_message(tag: str) -> str:
-    """Return the text that tells other processes to forget a tag. No user's key is like it."""
+    """Return the text that tells other processes to forget a tag. It equals no user's key."""
     return Subject(Kind.TAG, check_key(tag)).text
 
 

@@ -158,7 +158,11 @@ def _key_of_none(text: str, bind: Bind) -> KeyOf:
 
 
 def _key_of_one(literals: list[str], place: int, field: str, bind: Bind) -> KeyOf:
-    """Return the key function for a template with one field. This common case must be fast."""
+    """Return the key function for a template with one field: `product:{id}`.
+
+    `literals` are the texts before and after the field, and `place` is the position of its
+    parameter. This common case must be fast.
+    """
     before, after = literals
 
     def key_of(*arguments: Any, **named: Any) -> str:
@@ -218,5 +222,5 @@ def _text(value: Any) -> str:
         return str(value)
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
         noun = with_article(kind.__name__)
-        raise InvalidKey(f"{noun} has no __str__ or __repr__: put its id into the key")
+        raise InvalidKey(f"{noun} has neither __str__ nor __repr__: put its id into the key")
     return f"{kind.__name__}({value})"

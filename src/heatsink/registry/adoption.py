@@ -51,7 +51,7 @@ def departure(table: str) -> Decision:
 
 
 def completed_ms(view: View, table: str) -> float:
-    """Return since when a table's adoption is complete; infinite if it is not."""
+    """Return the time from which a table's adoption is complete; infinite if it is not complete."""
     times = (int(note) for name, note in _notes(view) if name == table and note.isdecimal())
     return min(times, default=float("inf"))
 
@@ -67,7 +67,7 @@ def has_notes(view: View, table: str) -> bool:
 
 
 def trials(view: View, table: str) -> dict[str, Layout]:
-    """Return, by key, the layouts that a table's keys would have if the table could be spread."""
+    """Return the layouts that a dry run has found, by key: what the keys would have now."""
     start = Subject(Kind.TRIAL, f"{table}/").text
     return {
         label.removeprefix(start): layout
@@ -93,7 +93,8 @@ class Adoptions:
     def allow(self, subject: Subject) -> bool:
         """Return whether a subject may have several buckets.
 
-        Only keys of users' tables and values of their indexes need a note.
+        A key of a user's table needs a note on the adoption of the table. A value of an index needs
+        a note that the index is being spread. Any other subject may.
         """
         if subject.kind is Kind.INDEX:
             table, index, _ = subject.name.split("/", 2)
@@ -109,9 +110,10 @@ class Adoptions:
         return subject.name.partition("/")[0] in self._seen[1]
 
     def allowed(self, decisions: Iterable[Decision]) -> list[Decision]:
-        """Return the decisions. Each decision that is not allowed is replaced by a trial.
+        """Replace each decision that `allow` forbids by one on a trial, and return all decisions.
 
-        A trial keeps the highest number of buckets that a key would have had.
+        A trial keeps the highest number of buckets that a key would have had. It has no effect on
+        rows.
         """
         found = []
         for decision in decisions:

@@ -258,7 +258,7 @@ def horizon_for(latency_s: float) -> int:
 def thin_ms(latency_s: float) -> int:
     """Return half of the distance that `horizon_for` returns, in ms.
 
-    Any process advances the closed time when it is less than this far ahead of now.
+    If the closed time is less than this far ahead of now, any process advances it.
     """
     return horizon_for(latency_s) // 2
 
@@ -279,6 +279,7 @@ def new_closed_time(
     """Return the value to which this process should raise the closed time.
 
     Returns None if no change is needed, since the closed time is at least `enough_ms` ahead of now.
+    Otherwise the value is `horizon_ms` ahead of now.
     """
     due = reading.meta.closed_ms - now_ms < enough_ms
     return now_ms + horizon_ms if due else None

@@ -24,6 +24,13 @@ BUCKETS = "buckets"
 PIN = "pin"
 PINNED = "pinned: "  # begins the reason of a decision that carries out a pin
 COUNTED = {BUCKETS: "bucket", "workers": "worker"}
+WORDED = {"near": "kept in near caches for {:,} ms", "moved": "moved"}
+RECORDED = {  # what the pin of such a subject tells all processes
+    Kind.ADOPTED: "adoption recorded",
+    Kind.DECLARED: "declaration recorded",
+    Kind.SPREAD: "progress recorded",
+    Kind.SWEPT: "result recorded",
+}
 FORMAT = 1
 
 
@@ -56,21 +63,19 @@ class Decision(msgspec.Struct, frozen=True):
             return f"{self.setting} withdrawn"
         if self.setting in COUNTED:
             return counted(self.value, COUNTED[self.setting])
-        return f"{self.setting} {self.value:,}"
+        return WORDED.get(self.setting, f"{self.setting} {{:,}}").format(self.value)
 
 
 def _pinned(kind: Kind, value: int | None, text: str) -> str:
-    """Say in words what a pin means. That depends on the kind of its subject."""
+    """Say in words what a pin to `value` means, for a subject of this kind."""
     if kind is Kind.AUTHOR:
         return "pulled" if value == 2 else "pushed"
     if kind is Kind.SETTING:
         return "unset" if value is None else f"set to {_setting_of(text)}"
-    if kind is Kind.ADOPTED:
-        return "adopted"
-    if kind in (Kind.DECLARED, Kind.SPREAD, Kind.SWEPT):
-        return "declared" if kind is Kind.DECLARED else "recorded"
+    if kind in RECORDED:
+        return RECORDED[kind]
     if kind in (Kind.SCHEDULE, Kind.STARTED):
-        return "removed" if value is None else "set" if kind is Kind.SCHEDULE else "started"
+        return "removed" if value is None else "set" if kind is Kind.SCHEDULE else "start decided"
     unit = "worker" if kind is Kind.WORKERS else "bucket"
     return "unpinned" if value is None else f"pinned to {counted(value, unit)}"
 

@@ -34,7 +34,7 @@ SLACK_MS = 1_000  # a process may use a view for a moment after its horizon has 
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """What decides the places of a table's items: its keys, and a rule for each prefix in words.
+    """What decides where a table's items are: its keys, and in words the rule for each prefix.
 
     The words are those of the declaration: `by_time iso_text`, `fixed 8` or `unspread`. An empty
     `sort_type` is unknown, and fits any.
@@ -67,7 +67,10 @@ def recorded(view: View, table: str) -> Declared | None:
 
 
 def is_final(view: View, table: str) -> bool:
-    """Return whether a key of the table has several buckets, or may get them at any time."""
+    """Return whether a table's declaration can no longer change.
+
+    So it is if a key of the table has several buckets, or may get them at any time.
+    """
     known = recorded(view, table)
     if has_notes(view, table) or (known is not None and known.has_fixed):
         return True
@@ -90,7 +93,10 @@ def difference(known: Declared, given: Declared) -> str:
 
 
 def _rule(rules: dict[str, str], prefix: str) -> str:
-    """Return the rule for sort keys with a prefix that no longer prefix fits."""
+    """Return the rule, in words, that applies to sort keys that begin with `prefix`.
+
+    It is the rule with the longest prefix that `prefix` begins with.
+    """
     longest = max((one for one in rules if prefix.startswith(one)), key=len, default=None)
     if longest is None:
         return UNSPREAD
@@ -99,13 +105,13 @@ def _rule(rules: dict[str, str], prefix: str) -> str:
 
 
 def agrees(view: View, table: str, given: Declared) -> bool:
-    """Return whether the registry holds this declaration of a table."""
+    """Return whether the registry holds a declaration of the table that equals `given`."""
     known = recorded(view, table)
     return known is not None and not difference(known, given)
 
 
 def refused(table: str, differs: str) -> str:
-    """Return the message for a declaration that differs from a final one."""
+    """Return the message for a declaration that differs (`differs` says how) from a final one."""
     return (
         f"the declaration of table {table} differs from the one that its rows were placed by: "
         f"{differs}. Rows would be hidden, so declare it as the registry has it. To change it, "
@@ -114,7 +120,7 @@ def refused(table: str, differs: str) -> str:
 
 
 def check(view: View, table: str, given: Declared) -> None:
-    """Raise `InvalidSetting` if a declaration differs from the recorded one, and that is final."""
+    """Raise `InvalidSetting` if `given` differs from a recorded declaration that is final."""
     known = recorded(view, table)
     differs = difference(known, given) if known is not None else ""
     if differs and is_final(view, table):

@@ -51,7 +51,7 @@ class Layout(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, later: Iterable[tuple[int, int]] = ()) -> Layout:
-        """Return a layout with these epochs (start, buckets) after the first one."""
+        """Return a layout with these epochs after the first one: `(start, buckets)` of each."""
         layout = cls((FIRST_EPOCH,))
         for start_ms, buckets in later:
             layout = layout.then(start_ms, buckets)
@@ -73,7 +73,7 @@ class Layout(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Return what `of` takes: start and buckets of the later epochs."""
+        """Return (start, buckets) of each epoch after the first, as `of` takes them."""
         return [(epoch.start_ms, epoch.buckets) for epoch in self.later]
 
     @property
@@ -119,7 +119,7 @@ COLD = Layout((FIRST_EPOCH,))
 
 
 class EpochMaker:
-    """Makes many layouts, for a process that starts: one for each key that was ever spread.
+    """Makes the layouts of all keys that were ever spread, for a process that starts.
 
     Keys whose buckets were decided together share their epochs in memory, which saves time.
     """

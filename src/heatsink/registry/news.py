@@ -19,7 +19,11 @@ is harmless.
 Processes without news poll the store, all together at most `ASKS_S` times a second. Between two
 polls, such a process must still be able to place ids. So without news, processes keep the closed
 time further ahead of now: by the time since the last news, but at most by twice the interval
-between two polls. New epochs then start later by the same time.
+between two polls. New epochs then start later by the same time. When the closed time is past, every
+process that writes reads META at once, whatever the fleet's size. So after a silence of `pushed_s`
+the closed time is kept `FAIL_OVER_S` further ahead: each process reads META
+about once before the next leader is there. While a leader publishes, this must not happen: it would
+have no closed time to publish meanwhile, and all changes of layout would be late.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ logger = logging.getLogger("heatsink")
 FOLLOW_S = 0.1
 ASKS_S = 200.0  # polls of the store per second, of all processes without news together
 STANDBY_ASKS_S = 100.0  # polls of the store per second, of all standby coordinators together
-LISTENS_S = 50_000.0  # polls of Redis per second, of the whole fleet
+LISTENS_S = 50_000.0  # looks at the relay per second, of the whole fleet: most answer from memory
 LISTEN_S_MAX = 0.2
 STEADY_S = 30.0  # the interval between polls of the store while news arrives: for its time and META
 SAY_AGAIN = 20  # entries that a new leader republishes: its predecessor may have died before that
@@ -67,6 +71,9 @@ FORGED_ENTRY = FORGED.format(what="log entry")
 FORGED_NOTICE = FORGED.format(what="notice")
 NOTICE_S = 5.0  # without news for this long, a process no longer follows the last notice
 TELLS_S = 25_000.0  # messages with news per second that all processes together get
+FAIL_OVER_S = 4.0  # a usual fail-over, with some room
+PUSHED_S = 1.0
+MISSED = 3.0  # publications: if so many do not arrive, the leader is gone, or the subscription
 FOREIGN = (
     "News of the registry on Redis is of another data store, or of this one before a rebuild. "
     f"{IGNORED} If two deployments share this Redis, set another ?prefix= in the Redis URL of one "
@@ -130,7 +137,10 @@ class Seal:
         return News(int(closed_ms), int(version))
 
     def is_foreign(self, sealed: bytes) -> bool:
-        """Return whether a signed pair that `opened_pair` refused is from another incarnation."""
+        """Return whether a signed pair that `opened_pair` refused is only from another incarnation.
+
+        Otherwise its signature is wrong.
+        """
         parts = sealed.split(b"|")
         return len(parts) == 4 and parts[2] != self._incarnation
 
@@ -155,10 +165,10 @@ class Seal:
         return body if compare_digest(mac, self._mac(NOTICE, body)) else None
 
     def _mac(self, kind: bytes, body: bytes) -> bytes:
-        """The MAC of a body, bound to this incarnation.
+        """Return the MAC of `body`, a pair or an entry (`kind`), bound to this incarnation.
 
-        The signed bytes begin with the length of the incarnation. So two different combinations
-        of incarnation and body never give the same bytes.
+        The signed bytes begin with the length of the incarnation. So two different combinations of
+        incarnation and body never give the same bytes.
         """
         bound = b"%d|%b|%b" % (len(self._incarnation), self._incarnation, body)
         return blake2b(bound, key=self._secret, person=kind, digest_size=MAC_BYTES).digest()
@@ -175,8 +185,12 @@ class NewsStore(Protocol):
         that the data store has committed.
         """
 
-    async def pair(self) -> bytes | None:
-        """Return the newest signed pair; None if there is none."""
+    async def pair(self, servers: int = 1, /) -> bytes | None:
+        """Return the newest signed pair; None if there is none.
+
+        `servers` is the size of the fleet. A relay may answer from memory, so that a large fleet
+        does not ask it too often.
+        """
 
     async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
         """Return the available entries of versions `after + 1` to `upto`, in order."""
@@ -211,8 +225,8 @@ class WatchedNews:
     async def publish(self, log: str, entries: Mapping[int, bytes], pair: bytes) -> None:
         await self._watched(self._news.publish(log, entries, pair))
 
-    async def pair(self) -> bytes | None:
-        return await self._watched(self._news.pair())
+    async def pair(self, servers: int = 1, /) -> bytes | None:
+        return await self._watched(self._news.pair(servers))
 
     async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
         return await self._watched(self._news.entries(log, after, upto))
@@ -271,7 +285,7 @@ class NewsListener:
         """
         seal = Seal(meta)
         try:
-            told = await self._news.pair()
+            told = await self._news.pair(meta.servers)
             if told is None:
                 return None
             sealed, _, notice = told.partition(b"\n")
@@ -348,7 +362,10 @@ class NewsListener:
             logger.warning("%s", warning)
 
     def pause_s(self, servers: int) -> float:
-        """Return how many seconds to wait before the next poll of the relay."""
+        """Return how many seconds to wait before the next look at the relay.
+
+        Redis itself is asked far less often: see `Polls`.
+        """
         return max(FOLLOW_S, min(servers / LISTENS_S, LISTEN_S_MAX))
 
     def should_ask(self, servers: int, well_informed: bool) -> bool:
@@ -373,7 +390,8 @@ class NewsListener:
         """
         silent_s = self._clock.monotonic_s() - self._heard_s
         told_ms = HORIZON_MS + int(2000 * (tells_s(servers) - FOLLOW_S))
-        return max(told_ms, int(1000 * min(silent_s, _unasked_s(servers))))
+        ahead_s = silent_s + (FAIL_OVER_S if silent_s > pushed_s(servers) else 0.0)
+        return max(told_ms, int(1000 * min(ahead_s, _unasked_s(servers))))
 
     def standby_s(self, servers: int, at_least_s: float) -> float:
         """Return how many seconds a standby coordinator waits between two checks of the lease.
@@ -388,6 +406,11 @@ def tells_s(servers: int) -> float:
     return max(FOLLOW_S, servers / TELLS_S)
 
 
+def pushed_s(servers: int) -> float:
+    """Return after how many seconds without a push a process no longer relies on pushes."""
+    return max(PUSHED_S, MISSED * tells_s(servers))
+
+
 def _unasked_s(servers: int) -> float:
     """An upper bound on the time between two polls of the store by a process without news.
 
@@ -395,6 +418,37 @@ def _unasked_s(servers: int) -> float:
     pause between two polls is at most 1.5 times the average, so twice the average is a safe bound.
     """
     return 2 * servers / ASKS_S
+
+
+class Polls:
+    """When a process polls Redis, so that a whole fleet together does so at most `per_s` times a
+    second.
+
+    In a large fleet, all processes miss the leader's pushes at the same moment. So the first poll
+    comes at a random moment of the interval, and the interval is random, too.
+    """
+
+    def __init__(self, clock: Clock, rng: Random, per_s: float) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._per_s = per_s
+        self._due_s: float | None = None
+
+    def rest(self) -> None:
+        """Note that no polls are needed for now."""
+        self._due_s = None
+
+    def is_due(self, servers: int, at_least_s: float = 0.0) -> bool:
+        """Return whether to poll now. The interval is at least `at_least_s`."""
+        now_s, even_s = self._clock.monotonic_s(), servers / self._per_s
+        if even_s <= FOLLOW_S:
+            even_s = 0.0  # a small fleet may poll as often as it likes
+        if self._due_s is None:
+            self._due_s = now_s + even_s * self._rng.random()
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + max(even_s * self._rng.uniform(0.5, 1.5), at_least_s)
+        return True
 
 
 class Teller:

@@ -103,7 +103,7 @@ def _is_news(decision: Decision, view: View) -> bool:
 
 
 class Latency:
-    """The store's response time: the median of the last few requests.
+    """How long the store takes to answer: the median of the last few requests.
 
     The median is used so that one stall of this process does not make the store look slow.
     """
@@ -308,7 +308,8 @@ class Registry:
     async def keep_up(self, urgent: bool) -> None:
         """Renew the view from news, and regularly from the store.
 
-        If `urgent`, the store is read whenever the news leaves the horizon too close to now.
+        If `urgent`, also read the store whenever the horizon, after the newest news, is not far
+        enough ahead of now.
         """
         informed = await self._hear()
         due = self._listener is None or self._listener.should_ask(self.servers, informed)
@@ -340,7 +341,7 @@ class Registry:
             await self._teller.tell(self.meta, self._saying)
 
     def say(self, notice: bytes) -> None:
-        """Publish this notice with all news from now on. Only the leader calls this."""
+        """From now on, attach this notice to all news. Only the leader calls this."""
         self._saying = notice
 
     @property
@@ -373,7 +374,8 @@ class Registry:
             is_future = ahead_ms > FUTURE_MS_MAX and time_ms > self.now_ms() + FUTURE_MS_MAX
             if is_future and not self.time.doubt:
                 ahead = duration(ahead_ms / 1000)
-                raise InvalidId(f"id is {ahead} from the future: check the clock that made it")
+                wrong = f"is {ahead} from the future: check the clock that made it"
+                raise InvalidId(wrong=wrong)
             pause_s = min(max(ahead_ms / 1000, 0.01), FOLLOW_S)
             if self._clock.monotonic_s() + pause_s >= deadline_s:
                 cause = self.time.doubt or "the registry's closed time does not advance: retry"

@@ -17,7 +17,9 @@ migration in steps, and the registry keeps a note on the step. Every process fol
 
 A value of a spread index has a layout of its own, as a key of a table has. After the number of
 buckets has fallen, a sweep moves the items of retired buckets. A second kind of note counts the
-sweeps that found a value's retired buckets empty.
+sweeps that found a value's retired buckets empty. An index lags behind its table, so an entry may
+appear in a bucket after these sweeps. Therefore queries ask the bucket until one more sweep, at
+least a day later, has found it empty, too.
 
 The registry stores a note in the text of a pin, whose subject is reserved for notes.
 """
@@ -74,14 +76,16 @@ class SpreadNote(msgspec.Struct, frozen=True):
     position: dict[str, Any] | None = None
 
     def at(self, step: Step, now_ms: int) -> SpreadNote:
-        """Return the note of a later step."""
+        """Return this note after the step to `step`, which began at `now_ms`."""
         return msgspec.structs.replace(self, step=step, since_ms=now_ms, position=None)
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What sweeps have found of the epochs of a value before `epoch_ms`, which are retired.
+    """What sweeps have found in the retired buckets of a value.
 
-    `empty` sweeps in a row found no item in their buckets, the last one at `last_ms`.
+    These are the buckets of its epochs from before `epoch_ms`. The last `empty` sweeps in a row, up
+    to `last_ms`, found no item in them. After `SWEEPS` such sweeps the buckets are closed. One more
+    such sweep, a day later, lets queries forget them.
     """
 
     epoch_ms: int
@@ -92,9 +96,14 @@ class Swept(msgspec.Struct, frozen=True):
     def is_closed(self) -> bool:
         return self.empty >= SWEEPS
 
-    def is_forgotten(self, now_ms: int) -> bool:
-        """Return whether nobody needs to ask the retired buckets any more."""
-        return self.is_closed and self.last_ms + DAY_MS <= now_ms
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether queries no longer need to read the retired buckets."""
+        return self.empty > SWEEPS
+
+    def rests(self, now_ms: int) -> bool:
+        """Return whether the buckets are closed, and it is too early for the last sweep."""
+        return self.is_closed and now_ms < self.last_ms + DAY_MS
 
 
 _notes = msgspec.json.Decoder(SpreadNote)
@@ -129,7 +138,7 @@ def notes_on(view: View, table: str) -> Iterator[tuple[str, SpreadNote]]:
 
 
 def swept_on(view: View, table: str, index: str, value: str) -> Swept | None:
-    """Return what sweeps of a value have found; None if there was none."""
+    """Return what sweeps of a value have found; None if there was no sweep."""
     pin = view.pins.get(Subject(Kind.SWEPT, f"{table}/{index}/{value}").text)
     return None if pin is None else _swept.decode(pin.text)
 

@@ -15,11 +15,10 @@ from starlette.types import ASGIApp
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.settings import BulkSettings
-from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.prometheus import WorkCollector
-from heatsink.cluster.policy import SlotSettings
+from heatsink.cluster.rules import SlotSettings
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.ids import IdScheme, Uuid7
@@ -33,6 +32,7 @@ from .api.requests import CacheRules, RequestCounts, RequestLimits, Service, Tok
 from .running import Ending, tell
 from .shell import Endpoint, address_of, check_reach
 from .tracing import traced, tracing_hooks
+from .workforce import Workforce
 
 DATABASE, QUEUE = "heatsink.db", "queue"
 
@@ -111,15 +111,16 @@ async def running_app(
     hs: Heatsink,
     settings: ServeSettings,
     clock: Clock,
-    consumer: Consumer | None = None,
+    workforce: Workforce | None = None,
     pages: Mapping[str, ASGIApp] | None = None,
 ) -> AsyncIterator[App]:
     counts = RequestCounts()
     feed, recent = make_feed(hs, clock, counts), Recent(hs, counts, clock)
-    work = [WorkCollector(consumer)] if consumer is not None else []
-    metrics = metrics_of(hs, RequestCollector(counts), *work)
+    staff = workforce or Workforce(hs, clock)
+    metrics = metrics_of(hs, RequestCollector(counts), WorkCollector(staff))
     limits, cache = settings.limits, settings.cache
-    service = Service(hs, clock, limits, cache, feed, counts, metrics.text, recent.answer)
+    texts = metrics.text, recent.answer
+    service = Service(hs, clock, limits, cache, feed, counts, *texts, staff)
     remembering = asyncio.ensure_future(recent.run())
     try:
         yield App(service, settings.endpoint.guard, pages)
@@ -127,6 +128,8 @@ async def running_app(
         remembering.cancel()
         await asyncio.gather(remembering, return_exceptions=True)
         await feed.close()
+        if workforce is None:
+            await staff.close()
 
 
 async def serve(
@@ -145,10 +148,10 @@ async def serve(
     """
     async with AsyncExitStack() as farewell:
         hs = await farewell.enter_async_context(make_client(settings, clock, rng))
-        consumer = await _open_queue(hs, settings, actions)
-        if consumer is not None:
-            farewell.push_async_callback(_end_work, consumer, asyncio.ensure_future(consumer.run()))
-        app = await farewell.enter_async_context(running_app(hs, settings, clock, consumer, pages))
+        workforce = await _open_queue(hs, settings, actions, clock)
+        if settings.has_queue:
+            farewell.push_async_callback(_end_work, workforce)
+        app = await farewell.enter_async_context(running_app(hs, settings, clock, workforce, pages))
         on_end = partial(_end_requests, app)
         server = settings.endpoint.server(traced(app, settings.tracing), on_end)
         ending.stop = server.end
@@ -163,17 +166,22 @@ def _end_requests(app: App) -> None:
     app.end_streams()
 
 
-async def _end_work(consumer: Consumer, working: asyncio.Task[None]) -> None:
-    tell("worker-stops", "the worker is finishing its items, or returning them to the queue")
-    consumer.stop()
-    await working
+async def _end_work(workforce: Workforce) -> None:
+    if workforce.works:
+        tell("worker-stops", "the worker is finishing its items, or returning them to the queue")
+    await workforce.close()
 
 
-async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -> Consumer | None:
+async def _open_queue(
+    hs: Heatsink, settings: ServeSettings, actions: Actions, clock: Clock
+) -> Workforce:
     if not settings.has_queue:
         tell("no-queue", "no --queue is set: bulk actions and timelines are refused")
-        return None
+        return Workforce(hs, clock)
     await hs.bulk.open()
     if not settings.work:
-        return None
-    return hs.worker(actions, grace_s=settings.limits.grace_s)
+        return Workforce(hs, clock)
+    make = partial(hs.worker, actions, grace_s=settings.limits.grace_s)
+    workforce = Workforce(hs, clock, make, has_actions=len(actions) > 0)
+    workforce.start()
+    return workforce

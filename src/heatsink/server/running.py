@@ -27,9 +27,9 @@ serving = logging.getLogger("heatsink.serve")
 class Ending:
     """Ends a service when a signal arrives.
 
-    If the service has set `stop`, the signal calls `stop`. Before that, while the service still
-    starts, the signal cancels its task. If a library swallows the cancellation, `stop` is called as
-    soon as the service sets it.
+    If the service has set `stop`, the signal calls `stop`. If the service is still starting, the
+    signal cancels the starting task instead. If a library swallows the cancellation, `stop` is
+    called as soon as the service sets it.
     """
 
     def __init__(self, starting: asyncio.Task[Any]) -> None:

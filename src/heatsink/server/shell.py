@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from ipaddress import ip_address
 from socket import socket
 from typing import Any
 
@@ -37,7 +38,7 @@ from heatsink.primitives.connections import (
 
 from .api.metrics import PROMETHEUS, Metrics
 from .api.problems import MEDIA_TYPE, Refusal, encoded, problem_of
-from .api.requests import Guard, Scope, Token
+from .api.requests import CallerCheck, Scope, Token
 
 Page = Callable[[], Response]
 FEW = ConnectionLimits(connections=1_000)  # enough for health checks and Prometheus
@@ -65,8 +66,8 @@ class Endpoint:
         check_reach(self.host, self.tokens)
 
     @property
-    def guard(self) -> Guard:
-        return Guard(self.tokens, names_of(self.host, self.allow_hosts))
+    def guard(self) -> CallerCheck:
+        return CallerCheck(self.tokens, names_of(self.host, self.allow_hosts))
 
     @contextmanager
     def listening(self) -> Iterator[list[socket]]:
@@ -88,11 +89,21 @@ class Endpoint:
 
 
 def check_reach(host: str, tokens: Sequence[Token]) -> None:
+    if host and host.strip("0123456789.") == "" and not _is_address(host):
+        raise InvalidSetting(f"host {host!r} is no such address: use 127.0.0.1", field="host")
     if host not in LOOPBACK_NAMES and not tokens:
         raise InvalidSetting(
             f"host {host!r} is reachable from outside: set --token, or --host 127.0.0.1",
             field="host",
         )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def address_of(host: str, port: int) -> str:
@@ -192,7 +203,7 @@ def configured(app: ASGIApp, limits: ConnectionLimits, grace_s: float) -> uvicor
     )
 
 
-def plain_app(pages: Mapping[str, tuple[Scope | None, Page]], guard: Guard) -> Starlette:
+def plain_app(pages: Mapping[str, tuple[Scope | None, Page]], guard: CallerCheck) -> Starlette:
     """Return an application with a few pages, each with the scope that its callers need."""
 
     def answering(scope: Scope | None, page: Page) -> Callable[[Request], Awaitable[Response]]:
@@ -212,7 +223,7 @@ def plain_app(pages: Mapping[str, tuple[Scope | None, Page]], guard: Guard) -> S
 
 
 def health_app(
-    ready: Callable[[], Mapping[str, object]], metrics: Metrics, guard: Guard
+    ready: Callable[[], Mapping[str, object]], metrics: Metrics, guard: CallerCheck
 ) -> Starlette:
     """Return the app with /healthz (the process runs), /readyz and /metrics.
 

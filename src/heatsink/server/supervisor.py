@@ -1,22 +1,25 @@
 """A parent that runs several processes of one service, without serving anything itself.
 
 It starts the processes, and restarts one that dies: after a second the first time, later the next
-time. On SIGHUP it replaces the processes one by one. SIGINT and SIGTERM end all of them. A second
-of these signals kills them. On Linux, the processes are killed if the parent is (kill -9).
+time. For each process that dies, it may start a further one, which frees what the dead one had. On
+SIGHUP it replaces the processes one by one. SIGINT and SIGTERM end all of them. A second of these
+signals kills them. On Linux, the processes are killed if the parent is (kill -9).
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import select
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from heatsink.errors import HeatsinkError, Misconfigured
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.processes import tie_to
 
 from .running import tell
 
@@ -28,25 +31,43 @@ STABLE_S = 60.0  # a process that ran so long is restarted after `RESTART_PAUSE_
 LOOK_S = 0.1
 ENDING = {signal.SIGTERM, signal.SIGINT}
 WATCHED = ENDING | {signal.SIGHUP, signal.SIGCHLD}
-SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 Ready = Callable[[int], None]
+
+
+class Child(NamedTuple):
+    """A process of a supervisor: its number, and how many processes were started before it.
+
+    A process that replaces another one has the same number.
+    """
+
+    number: int
+    earlier: int
 
 
 class Supervisor:
     """Starts processes, restarts those that die, and replaces all at SIGHUP.
 
-    `work` is the function that each process runs. Its arguments are the number of the process, and
-    a function to call when the process is ready. Messages call a process `what`.
+    `work` is the function that each process runs. Its arguments are the `Child`, and a function to
+    call when the process is ready. When a child dies, a process of its own calls `died`, so that
+    the parent only waits for signals. Messages call a process `what`.
     """
 
     def __init__(
-        self, count: int, work: Callable[[int, Ready], None], clock: Clock, what: str = "process"
+        self,
+        count: int,
+        work: Callable[[Child, Ready], None],
+        clock: Clock,
+        what: str = "process",
+        died: Callable[[Child], None] | None = None,
     ) -> None:
         self._count = count
         self._work = work
         self._clock = clock
         self._what = what
-        self._running: dict[int, int] = {}  # numbers by process ids
+        self._died = died
+        self._started = 0
+        self._running: dict[int, Child] = {}  # by process ids
+        self._helpers: set[int] = set()  # processes that call `died`
         self._leaving: set[int] = set()
         self._started_s = dict.fromkeys(range(count), 0.0)
         self._pauses_s = dict.fromkeys(range(count), RESTART_PAUSE_S)
@@ -106,13 +127,15 @@ class Supervisor:
         """Start a process, and return whether it became ready. A signal to end stops the wait."""
         reading, writing = os.pipe()
         sys.stdout.flush()
+        about, self._started = Child(number, self._started), self._started + 1
         parent = os.getpid()
         child = os.fork()
         if child == 0:
             os.close(reading)
-            os._exit(self._in_child(number, writing, parent))
+            work = partial(self._work, about, lambda _: _tell(writing))
+            os._exit(self._in_child(f"{self._what} {number}", work, parent))
         os.close(writing)
-        self._running[child] = number
+        self._running[child] = about
         self._started_s[number] = self._clock.monotonic_s()
         with os.fdopen(reading, "rb") as pipe:
             while not _is_ending():
@@ -120,18 +143,18 @@ class Supervisor:
                     return bool(pipe.read(1))
         return False
 
-    def _in_child(self, number: int, writing: int, parent: int) -> int:
+    def _in_child(self, name: str, work: Callable[[], None], parent: int) -> int:
         try:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-            _tie_to(parent)
-            self._work(number, lambda _: _tell(writing))
+            tie_to(parent)
+            work()
         except HeatsinkError as error:
-            logger.error("%s %d ends: %s", self._what, number, error)
+            logger.error("%s ends: %s", name, error)
             return 1
         except BaseException:
-            logger.exception("%s %d ends", self._what, number)
+            logger.exception("%s ends", name)
             return 1
         finally:
             sys.stdout.flush()
@@ -140,7 +163,7 @@ class Supervisor:
 
     def _replace_all(self) -> None:
         tell("restarting", "replacing the processes one by one")
-        for child, number in list(self._running.items()):
+        for child, (number, _) in list(self._running.items()):
             if child in self._leaving:
                 continue
             is_ready = self._start(number)
@@ -154,22 +177,39 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Collect processes that ended, and plan restarts of those that should not have."""
-        while self._running:
+        while self._running or self._helpers:
             child, status = os.waitpid(-1, os.WNOHANG)
             if child == 0:
                 break
-            number = self._running.pop(child)
+            if child in self._helpers:
+                self._helpers.discard(child)
+                continue
+            about, code = self._running.pop(child), os.waitstatus_to_exitcode(status)
+            numbers = {each.number for each in self._running.values()}
             if child in self._leaving:
                 self._leaving.discard(child)
-            elif number not in self._running.values() and number not in self._due_s:
-                code = os.waitstatus_to_exitcode(status)
+            elif about.number not in numbers and about.number not in self._due_s:
                 logger.error(
                     "%s %d died (%d): restarting it in %.0f s",
                     self._what,
-                    number,
+                    about.number,
                     code,
-                    self._plan_restart(number),
+                    self._plan_restart(about.number),
                 )
+            if code != 0:
+                self._tell_died(about)
+
+    def _tell_died(self, about: Child) -> None:
+        """Call `died` in a process of its own."""
+        if self._died is None:
+            return
+        sys.stdout.flush()
+        parent = os.getpid()
+        helper = os.fork()
+        if helper == 0:
+            name = f"the process that frees what {self._what} {about.number} had"
+            os._exit(self._in_child(name, partial(self._died, about), parent))
+        self._helpers.add(helper)
 
     def _stop_all(self) -> None:
         """Ask all processes to end, and wait for them. A second signal kills them."""
@@ -191,14 +231,6 @@ class Supervisor:
 def _is_ending() -> bool:
     """Return whether a signal to end waits: the parent blocks its signals and takes them later."""
     return not ENDING.isdisjoint(signal.sigpending())
-
-
-def _tie_to(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends, however that happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _tell(writing: int) -> None:

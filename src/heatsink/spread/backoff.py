@@ -120,7 +120,10 @@ class Backoff:
         return await self._retrier.after(refusal, again, check)
 
     async def begin(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """Run an attempt at start-up. Retry it only if it is throttled; raise any other error."""
+        """Run a first request at start-up.
+
+        Retry it only if it is throttled; raise any other error.
+        """
         try:
             return await attempt()
         except Throttled as refusal:
@@ -140,11 +143,11 @@ class Backoff:
     def _check(
         self, key: str, deadline_s: float, answers: list[Retryable], refused: Refused
     ) -> None:
-        """Count throttling as heat, and raise `Overloaded` at the deadline.
+        """Count throttling as heat of `key`, and raise `Overloaded` at the deadline.
 
-        `answers` holds the error of the attempt before. If the deadline cuts off the last attempt,
-        the store has not answered it. Then the message includes the error before, which probably
-        names the cause.
+        `answers` holds the error of the attempt before. The last attempt may be cut off by the
+        deadline, without an answer of the store. Then the message quotes the error before, which
+        probably names the cause.
         """
         error, attempts, next_s = refused
         if isinstance(error, Throttled):

@@ -135,14 +135,20 @@ class Counters:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     def _is_worth_folding(self, key: str, layout: Layout, bare: Total) -> bool:
-        """Whether a fold would leave fewer partitions to read, or the last fold was long ago."""
+        """Return whether to fold: fewer partitions would be read, or the last fold was long ago.
+
+        `bare` is the share of the bare key, which says when the last fold was.
+        """
         oldest_ms = self._oldest_ms()
         needed = len(self._partitions(key, layout, oldest_ms))
         read = len(self._partitions(key, layout, bare.folded_ms))
         return needed < read or bare.folded_ms < oldest_ms - int(self._token_ttl_s * 1000)
 
     def _partitions(self, key: str, layout: Layout, folded_ms: int) -> list[str]:
-        """The bare key, then the buckets of every epoch that did not end before `folded_ms`."""
+        """Return the partitions to read for a counter whose last fold was at `folded_ms`.
+
+        These are the bare key, and the buckets of every epoch that did not end before this time.
+        """
         names = dict.fromkeys([partition_of(key, None)])
         for epoch in layout.overlapping(folded_ms, None):
             names.update(dict.fromkeys(epoch.partitions(key)))
@@ -325,8 +331,8 @@ class _Cell:
     def give_back(self, error: Exception) -> None:
         """Make the adds of a failed write pending again.
 
-        The store may have applied the write. So the same writer must repeat the write before the
-        counter gets another writer.
+        The store may have applied the write. So this writer must repeat the same write before the
+        counter may get another writer.
         """
         if isinstance(error, Retryable):
             self.pending, self.unsure = self.pending + self.owed, True

@@ -178,9 +178,10 @@ async def rebuild(
 async def _widen_for_shares(
     layouts: dict[str, Layout], counters: CounterStore, closed_ms: int
 ) -> None:
-    """For each share in a bucket that no epoch has, add an epoch of 1 ms that has the bucket.
+    """Add an epoch for each counter share that lies in a bucket of no epoch, so that it is read.
 
-    A share does not show when it was written. So the time of the added epoch is arbitrary.
+    A share does not show when it was written. So the time of the added epoch, 1 ms long, is
+    arbitrary.
     """
     async for partition in counters.shares():
         key, bucket = key_of(partition)
@@ -254,11 +255,12 @@ class Reset(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Kinds of subjects whose layouts place rows that are not under the subject's own key.
+    """Kinds of subjects whose layouts also decide on rows that are stored under other names.
 
-    A layout of a kind in `unseen` places rows of other tables. For each pair (first, second) in
-    `follow`, the layout of a subject of the first kind also places the rows of the subject of the
-    second kind with the same name.
+    A reset must know the newest of these rows. A layout of a kind in `unseen` decides on rows of
+    other tables, which the reset cannot see. A pair (first, second) in `follow` means: the layout
+    of a first also decides on the rows of the second with the same name. With `(Kind.AUTHOR,
+    Kind.POSTS)`, the layout of author ada decides on ada's posts.
     """
 
     unseen: tuple[Kind, ...] = ()
@@ -364,7 +366,7 @@ def _newest_traces(traces: Iterable[tuple[str, int]], elsewhere: Elsewhere) -> d
 def _sort_seals(
     alone: SoleStore, snapshot: Snapshot, closed_ms: int, scheme: IdScheme
 ) -> tuple[list[str], dict[str, int]]:
-    """Sort the counter shares that are sealed past the new closed time.
+    """Decide for each counter share that is sealed past the new closed time whether to unseal it.
 
     Returns the shares to unseal and, for each other share, the time at which its seal ends. A share
     has deleted its tokens from before its seal's end. But if no trace and no epoch lies between the

@@ -135,14 +135,17 @@ class Gather:
         return self._rows[self._wanted - 1].raw if len(self._rows) >= self._wanted else None
 
     def _is_safe(self, raw: bytes) -> bool:
-        """Whether every epoch that may hold rows before this id, in the page's order, is open."""
+        """Return whether no epoch that is not open yet can have a row before this id.
+
+        The order is that of the page.
+        """
         time_ms = self._scheme.time_ms(raw)
         if self._span.newest_first:
             return all(time_ms >= self._ends.get(epoch, inf) for epoch in self._unopened)
         return all(time_ms < epoch.start_ms for epoch in self._unopened)
 
     def _certain(self) -> int:
-        """How many of the first rows are certain: no row that is fetched later can precede them."""
+        """Return how many of the first rows are certain: no row fetched later precedes them."""
         behind = [f for p, f in self._frontiers.items() if p not in self._exhausted]
         if None in behind:
             return 0

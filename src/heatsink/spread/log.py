@@ -282,7 +282,7 @@ class Log:
         return gather.rows
 
     def _passes_horizon(self, span: Range) -> bool:
-        """Whether the range may overlap epochs that the view does not know yet."""
+        """Return whether the range may overlap epochs that the view does not know yet."""
         horizon_ms = self._registry.view.horizon_ms
         return span.below is None or self._scheme.time_ms(span.below) >= horizon_ms
 
@@ -378,9 +378,10 @@ class Log:
         return erased
 
     def _bound(self, name: str, bound: Any) -> bytes | None:
-        """The id that bounds a page, itself not included. `name` is "after" or "before".
+        """Return the id that bounds a page. The id itself is not part of the page.
 
-        If the caller passed a time, the result is an id just outside the page.
+        `bound` is an id or a time that the caller passed as the parameter `name`, "after" or
+        "before". For a time, the result is an id just outside the page.
         """
         if bound is None:
             return None
@@ -410,7 +411,9 @@ def _predecessor(raw: bytes) -> bytes:
 def check_body(body: object) -> bytes:
     """Return the body as plain bytes. Raises `InvalidBody` if it is not bytes or too large."""
     if not isinstance(body, bytes):
-        raise InvalidBody(f"body must be bytes, not {type(body).__name__}: encode it first")
+        is_binary = isinstance(body, bytearray | memoryview)
+        cure = "pass bytes(body)" if is_binary else "encode it first"
+        raise InvalidBody(f"body must be bytes, not {type(body).__name__}: {cure}")
     if len(body) > BODY_BYTES_MAX:
         raise InvalidBody(
             f"body has {len(body):,} bytes; at most {BODY_BYTES_MAX:,} fit in a row: "

@@ -206,7 +206,7 @@ class BucketPolicy:
         return is_precise or least_s > (buckets - 0.5) * self._rules.bucket_units_s
 
     def _demand(self, key: str, heat: KeyHeat, window: WindowHeat) -> tuple[float, str]:
-        """The rate to provide buckets for, and the reason in words.
+        """Return the rate for which a key needs buckets, and the reason in words.
 
         After a complete window the rate is the forecast, otherwise the measured rate.
         """
@@ -253,9 +253,9 @@ class BucketPolicy:
             self._forecast_buckets[key] = buckets
 
     def _suffers(self, heat: KeyHeat, window: WindowHeat, layout: Layout) -> bool:
-        """Whether the key was throttled for its own load while its last epoch was in effect.
+        """Return whether the key was throttled for its own load during its last epoch.
 
-        The heat of a window that still runs is partly from before its start.
+        The heat of a window that still runs is partly from before the epoch's start.
         """
         since_s = window.start_s if window.since_s is None else window.since_s
         in_force = window.complete and layout.epochs[-1].start_ms <= since_s * 1000

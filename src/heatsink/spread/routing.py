@@ -99,7 +99,7 @@ class Router:
         return self._mint_token(now_ms, self._view.horizon_ms)
 
     def _near_horizon(self, now_ms: int) -> int:
-        """The time for a new id: `now_ms`, or later if `now_ms` is far below the horizon.
+        """Return the time for a new id: `now_ms`, or later if `now_ms` is far below the horizon.
 
         In that case, the result is `behind_ms_max` below the horizon. Raises `PastHorizon` if
         `now_ms` is past the horizon and the view is not fresh.

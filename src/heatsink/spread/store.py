@@ -25,7 +25,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A query: at most `limit` rows from one end of a range of ids, both bounds excluded.
+    """A query: at most `limit` rows with ids between `above` and `below`, which are excluded.
 
     If `layout_of` names a key, the store also returns the key's layout, read consistently. In
     DynamoDB a query of the bare key returns the layout at no extra cost.

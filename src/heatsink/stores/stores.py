@@ -24,7 +24,7 @@ async def _nothing() -> None:
 
 
 class ConsumptionNotes:
-    """Costs of puts that differ from the estimate. The heat tracker reads these notes later.
+    """What puts cost, if not what the heat tracker assumes. The tracker reads these notes later.
 
     To be fast, a put only appends a tuple: the partition key, the size of the body, the consumed
     units, and the physical partition. Only Heatsink's emulator names the physical partition; with

@@ -18,7 +18,10 @@ READ_UNIT_BYTES = 4_096
 
 
 class PartitionLimit(CheckedStruct, frozen=True):
-    """The throughput limit of each partition key. It shows on a laptop how a store throttles."""
+    """The throughput limit of each partition key.
+
+    With it, a store on a laptop throttles as in a cloud.
+    """
 
     writes_s: float = 1_000.0
     """Write units a second: one per KB of a write."""

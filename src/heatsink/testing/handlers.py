@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from heatsink.bulk.actions import Action, Actions, Context, Once, no_store
-from heatsink.bulk.batch import Failure, Progress
+from heatsink.bulk.batch import Failure, Progress, Result
 from heatsink.bulk.bulk import Bulk
-from heatsink.bulk.settings import BulkSettings
-from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.bulk.settings import BulkSettings, ConsumerSettings
+from heatsink.bulk.work.consumer import Consumer
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_kind, shown
 from heatsink.stores.memory.queue import MemoryQueueServer
@@ -28,10 +28,14 @@ STUCK_S = 90 * 86_400.0  # of virtual time
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a batch: its counts, and the items that failed permanently."""
+    """What became of a batch: its counts, the items that failed permanently, and the results.
+
+    There are only results if the batch ran with `results="keep"`.
+    """
 
     progress: Progress
     failures: list[Failure]
+    results: list[Result] = field(default_factory=list)
 
 
 def context(
@@ -61,20 +65,31 @@ def run(
     tenant: str = "default",
     workers: int = 8,
     seed: int = 1,
+    results: Literal["keep"] | None = None,
 ) -> Ran:
     """Run a batch of items with an application's handlers, lifespan and middleware, to its end.
 
     `action` may be left out if `actions` has one action only. All calls of a handler happen in this
     thread and on virtual time: `asyncio.sleep(3600)` returns immediately. Handlers must not use
-    sockets. Raises `InvalidSetting` for an unknown action. Errors of the lifespan are raised, too::
+    sockets. With `results="keep"`, `ran.results` has what the handler returned. Raises
+    `InvalidSetting` for an unknown action. Errors of the lifespan are raised, too::
 
         ran = heatsink.testing.run(actions, [{"id": 1}, {"id": -1}], action="tag")
         assert ran.progress.done == 1
         assert ran.failures[0].reason == "no such conversation"
     """
     check_kind("actions", actions, Actions)
-    name = _chosen(actions, action)
-    return run_on_virtual_time(_run(actions, name, items, tenant, workers, seed))
+    batch = _Wanted(_chosen(actions, action), items, tenant, results)
+    return run_on_virtual_time(_run(actions, batch, workers, seed))
+
+
+class _Wanted(NamedTuple):
+    """What `run` submits."""
+
+    action: str
+    items: Iterable[Any]
+    tenant: str
+    results: Literal["keep"] | None
 
 
 def _chosen(actions: Actions, action: str) -> str:
@@ -88,9 +103,7 @@ def _chosen(actions: Actions, action: str) -> str:
     return action
 
 
-async def _run(
-    actions: Actions, action: str, items: Iterable[Any], tenant: str, workers: int, seed: int
-) -> Ran:
+async def _run(actions: Actions, wanted: _Wanted, workers: int, seed: int) -> Ran:
     clock, stores = SkewedClock(), MemoryQueueServer(SkewedClock()).stores()
     bulk = Bulk(stores, BulkSettings(partitions=1), clock, Random(seed))
     settings = ConsumerSettings(workers=workers, workers_max=workers)
@@ -98,13 +111,17 @@ async def _run(
     consumer = Consumer(stores, bulk, table, settings, "test", clock, Random(seed + 1))
     running = asyncio.ensure_future(consumer.run())
     try:
-        batch = await bulk.submit(action, items, tenant=tenant)
+        keeps = wanted.results
+        batch = await bulk.submit(wanted.action, wanted.items, tenant=wanted.tenant, results=keeps)
         ended = asyncio.ensure_future(bulk.wait(batch.id, STUCK_S))
         await asyncio.wait((running, ended), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             ended.cancel()
             await running  # raises the error of the lifespan
-        return Ran(await ended, [failure async for failure in bulk.failures(batch.id)])
+        progress = await ended
+        failures = [failure async for failure in bulk.failures(batch.id)]
+        results = [result async for result in bulk.results(batch.id)] if keeps else []
+        return Ran(progress, failures, results)
     finally:
         consumer.stop()
         await running

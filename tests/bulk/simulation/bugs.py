@@ -14,11 +14,12 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from heatsink.bulk import changes, reconcile, submit
-from heatsink.bulk.batch import Batch, Cursor, PartEnd, PartPlace
+from heatsink.bulk.batch import KEEP_SINGLE_MS, Batch, Cursor, PartEnd, PartPlace
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.controls import Controls
 from heatsink.bulk.limits import HoldRequest
 from heatsink.bulk.moving import MoveProgress, Mover
-from heatsink.bulk.plan import Move, QueuePlan, Spot
+from heatsink.bulk.plan import Move, QueuePlan, Remains, Spot
 from heatsink.bulk.reconcile import Reconciler, Router
 from heatsink.bulk.store import (
     RUNNING,
@@ -26,16 +27,17 @@ from heatsink.bulk.store import (
     ClaimRequest,
     Outcome,
     PartCounts,
-    Remains,
     Single,
 )
 from heatsink.bulk.submit import Submission
 from heatsink.bulk.work.consumer import Housekeeping
-from heatsink.bulk.work.held import HomeClock, Lanes
+from heatsink.bulk.work.division import PLAIN, Division
+from heatsink.bulk.work.held import HomeClock, Lanes, Ledger
 from heatsink.bulk.work.pump import Pump
+from heatsink.bulk.work.remote import Desk, Lease, lease_of
 from heatsink.primitives import slot_time
 from heatsink.primitives.slot_time import SlotEvidence, SlotTime
-from heatsink.stores.memory.queue.homes import MemoryBatches, MemorySingles
+from heatsink.stores.memory.queue.homes import MemoryBatches, MemoryLimits, MemorySingles
 from heatsink.stores.memory.queue.moves import MemoryMoves
 from heatsink.stores.memory.queue.parts import Share
 from heatsink.stores.memory.queue.places import Home, Key
@@ -362,7 +364,7 @@ def a_lost_part_that_is_waited_for() -> Iterator[None]:
         yield
 
 
-@bug
+@scenario_bug
 def a_lost_record_that_is_not_rebuilt() -> Iterator[None]:
     async def ignore(*_: Any) -> None:
         pass
@@ -453,6 +455,61 @@ def a_single_that_ignores_its_rate_limit() -> Iterator[None]:
             return await accept(self, *call)
 
     with patch.object(MemorySingles, "_accept", unlimited):
+        yield
+
+
+@scenario_bug
+def a_rate_that_nobody_declared() -> Iterator[None]:
+    """The queue accepts a single without looking which rate its lane has."""
+    with patch.object(MemoryLimits, "is_declared", lambda *_: True):
+        yield
+
+
+@scenario_bug
+def a_result_forgotten_with_its_part() -> Iterator[None]:
+    """The partition forgets the part of each single that is done."""
+    end = QueuePartition._end
+
+    def forgetful(self: QueuePartition, share: Share, now_ms: float) -> None:
+        end(self, share, now_ms)
+        if share.part.id not in self.outbox:
+            self.shares.pop(share.part.id, None)
+
+    with patch.object(QueuePartition, "_end", forgetful):
+        yield
+
+
+@scenario_bug
+def a_follow_up_that_nobody_submits() -> Iterator[None]:
+    """The script ends the record of a single, and nobody hears of the end."""
+    concluded = changes.concluded
+
+    def hasty(batch: Batch, end: PartEnd, now_ms: int) -> Batch | None:
+        plain = concluded(replace(batch, then=None, otherwise=None), end, now_ms)
+        return plain and replace(plain, then=batch.then, otherwise=batch.otherwise)
+
+    with patch.object(changes, "concluded", hasty):
+        yield
+
+
+@scenario_bug
+def an_item_that_is_gone_when_others_follow() -> Iterator[None]:
+    """The part of a single drops its item when the item is done."""
+    let_go = Share._let_go
+
+    def careless(self: Share, place: tuple[int, int]) -> None:
+        let_go(self, place)
+        if self.is_single:
+            self.chunks.clear()
+
+    with patch.object(Share, "_let_go", careless):
+        yield
+
+
+@scenario_bug
+def a_key_forgotten_within_its_window() -> Iterator[None]:
+    """The record of a single without an id is kept for an hour, whatever its window."""
+    with patch.object(Batch, "keep_single_ms", KEEP_SINGLE_MS):
         yield
 
 
@@ -606,6 +663,13 @@ def a_place_given_twice_after_a_fail_over() -> Iterator[None]:
 
 
 @scenario_bug
+def a_grant_that_is_lost_with_its_home() -> Iterator[None]:
+    """A home grants places before its server's replicas know of it."""
+    with patch.object(Home, "is_new", False):
+        yield
+
+
+@scenario_bug
 def a_release_that_wakes_nobody() -> Iterator[None]:
     deal = Key.deal
 
@@ -631,6 +695,13 @@ def a_place_taken_back_by_a_late_call() -> Iterator[None]:
 
 
 @scenario_bug
+def a_change_that_a_worker_does_not_hear_of() -> Iterator[None]:
+    """The home grants what the caller says, and the caller may be cut off from the registry."""
+    with patch.object(Home, "follow", lambda _, rule: rule):
+        yield
+
+
+@scenario_bug
 def a_waiting_item_that_holds_up_others() -> Iterator[None]:
     """A place that is offered to a holder that has died stays offered to it."""
     with patch("heatsink.stores.memory.queue.places.OFFER_MS", float("inf")):
@@ -648,4 +719,119 @@ def a_pump_that_ends_while_a_handler_runs() -> Iterator[None]:
 def items_without_places_that_take_up_the_room() -> Iterator[None]:
     """They wait for a place, and the items that have one wait to be claimed."""
     with patch.object(Lanes, "startable", Lanes.held):
+        yield
+
+
+# -- remote workers --------------------------------------------------------------------------------
+
+
+@scenario_bug
+def a_place_kept_for_the_next_item() -> Iterator[None]:
+    """The next item gets the place of one that runs elsewhere now."""
+    ended = Lanes.ended
+
+    def keeping(self: Lanes, places: Any, _is_elsewhere: bool = False) -> None:
+        ended(self, places)
+
+    with patch.object(Lanes, "ended", keeping):
+        yield
+
+
+@scenario_bug
+def a_renewal_without_the_place() -> Iterator[None]:
+    """Only the lease of the item is renewed."""
+    hold = Desk._hold
+    held: set[str] = set()
+
+    async def once(self: Desk, lease: Lease, running: int) -> None:
+        if not running or lease.attempt not in held:
+            held.add(lease.attempt)
+            await hold(self, lease, running)
+
+    with patch.object(Desk, "_hold", once):
+        yield
+
+
+@scenario_bug
+def a_lease_that_items_share() -> Iterator[None]:
+    claim = QueuePartition.claim
+
+    def together(self: QueuePartition, request: ClaimRequest, now_ms: float) -> Claimed:
+        return claim(self, replace(request, each_max=0), now_ms)
+
+    with patch.object(QueuePartition, "claim", together):
+        yield
+
+
+@scenario_bug
+def a_dead_worker_whose_server_lives() -> Iterator[None]:
+    """The server goes on renewing the leases of the items that it has handed over."""
+    with patch.object(Ledger, "lose", lambda *_: 0):
+        yield
+
+
+@scenario_bug
+def a_server_that_dies_with_items_elsewhere() -> Iterator[None]:
+    """A server renews only what it has handed over itself."""
+    make, renew = Desk._lease, Desk.renew
+    makers: dict[str, Desk] = {}
+
+    def noted(self: Desk, *rest: Any) -> Lease:
+        lease = make(self, *rest)
+        makers[lease.attempt] = self
+        return lease
+
+    async def own_only(self: Desk, tokens: list[str]) -> list[str]:
+        own = [each for each in tokens if makers[lease_of(each, "").attempt] is self]
+        return [*(await renew(self, own)), *({*tokens} - {*own})]
+
+    with patch.object(Desk, "_lease", noted), patch.object(Desk, "renew", own_only):
+        yield
+
+
+@scenario_bug
+def a_paused_tenant_that_the_next_owner_serves() -> Iterator[None]:
+    """A claim does not say which pauses its worker knows."""
+    claim = QueuePartition.claim
+
+    def trusting(self: QueuePartition, request: ClaimRequest, now_ms: float) -> Claimed:
+        return claim(self, replace(request, controls=self.controls), now_ms)
+
+    with patch.object(QueuePartition, "claim", trusting):
+        yield
+
+
+@scenario_bug
+def a_resume_that_a_late_process_undoes() -> Iterator[None]:
+    """Whoever owns the partition is right, also if it knows less than the last owner."""
+    with patch.object(Controls, "replaces", lambda self, other: self != other):
+        yield
+
+
+@scenario_bug
+def a_resume_that_wakes_nobody() -> Iterator[None]:
+    """What was held back waits for the next command on its batch."""
+
+    def lazy(self: QueuePartition, controls: Controls, _now_ms: float) -> None:
+        self.controls = controls
+
+    with patch.object(QueuePartition, "control", lazy):
+        yield
+
+
+@scenario_bug
+def an_item_that_waits_for_the_wrong_worker() -> Iterator[None]:
+    """Who lacks an action keeps the partition: somebody else's turn may come."""
+    with patch.object(Division, "lacks", lambda *_: False):
+        yield
+
+
+@scenario_bug
+def a_worker_without_actions_that_takes_its_share() -> Iterator[None]:
+    announced = vars(Division)["announced"].fget
+
+    def silent(self: Division) -> list[str]:
+        return [word for word in announced(self) if not word.startswith(PLAIN)]
+
+    with patch.object(Division, "announced", property(silent)):
         yield

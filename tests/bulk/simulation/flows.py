@@ -29,6 +29,7 @@ from tests.registry.test_registry import FOUNDING
 from .history import Violation
 
 BATCHES = 4
+SINGLES = 3  # after each batch
 ITEMS = 30
 EVERY_S = 3
 TROUBLE_S = 14.0
@@ -155,12 +156,16 @@ class Flows(World):
         for id in ids:
             then = Next("follow")
             await self.bulk.submit("work", range(ITEMS), id=id, then=then)
-            await asyncio.sleep(self.rng.uniform(0.0, 4.0))
+            for number in range(SINGLES):
+                await self.bulk.enqueue("work", 0, id=f"{id}s{number}", then=then)
+                await asyncio.sleep(self.rng.uniform(0.0, 4.0 / SINGLES))
         await trouble
         for running in self.workers:
             running.process.faults.lost = running.process.faults.answer_lost = 0.0
         for id in ids:
-            await self.check_flow(id)
+            await self.check_flow(id, ITEMS)
+            for number in range(SINGLES):
+                await self.check_flow(f"{id}s{number}", 1)
         await asyncio.sleep(CALM_S)
         await self.check_schedule(began_s)
         for coordinator in self.coordinators:
@@ -169,12 +174,12 @@ class Flows(World):
             running.kill()
         return self.events
 
-    async def check_flow(self, id: str) -> None:
+    async def check_flow(self, id: str, items: int) -> None:
         progress = await self.bulk.wait(id, 120.0)
         results = [(one.index, one.value) async for one in self.bulk.results(id)]
         done = {index for index, _ in results}
         failed = await self.failed_by_deaths(id)
-        if done | failed != {*range(ITEMS)} or {progress.done, len(results)} != {
+        if done | failed != {*range(items)} or {progress.done, len(results)} != {
             len(done - failed)
         }:
             raise Violation(f"{progress.done} items of {id} are done, with results of {done}")

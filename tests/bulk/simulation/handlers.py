@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from heatsink.bulk import Actions, Context, Fail, Limit, Retry
+from heatsink.bulk.actions import Action
 from heatsink.stores.memory.queue import MemoryQueueServer
 from tests.bulk.process import Process
 
@@ -35,10 +36,11 @@ class Handlers:
         self._rng = rng
 
     def actions(self) -> Actions:
+        """Return the actions. Like a thread, `work` is not cancelled before a lease ends."""
         actions = Actions()
-        options = {"max_attempts": 3, "timeout_s": TIMEOUT_S, "backoff_s": 0.1}
-        for name in ("work", "limited"):
-            actions.action(name, **options)(self.one)
+        options: dict[str, Any] = {"max_attempts": 3, "timeout_s": TIMEOUT_S, "backoff_s": 0.1}
+        actions.action("limited", **options)(self.one)
+        actions = actions.and_also(Action("work", self.one, is_async=False, **options))
         actions.action("together", together=4, **options)(self.some)
         actions.action("placed", limits=[MOST, EACH], **options)(self.placed)
         actions.action("crowd", limits=[MOST], **options)(self.placed)

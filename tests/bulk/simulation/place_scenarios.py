@@ -6,17 +6,16 @@ same. The others have one worker, on virtual time.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from heatsink.bulk import Context, Limit
-from heatsink.bulk.limits import Ask, HoldRequest, Offer
+from heatsink.bulk.limits import Ask, HoldRequest, Offer, hold_places
 from heatsink.bulk.work.places import rule_of
 from heatsink.errors import Overloaded
-from heatsink.stores.memory.queue.places import MemoryPlaces
+from heatsink.stores.memory.queue.places import Home, MemoryPlaces
 from heatsink.testing import ManualClock
-from tests.bulk.world import World
+from tests.bulk.world import World, stubborn_sleep
 
 LEASE_MS = 10_000
 ONE = Limit("one", running=1)
@@ -31,12 +30,18 @@ class PlaceHome:
         self.store = MemoryPlaces(self.clock, self.offers.append)
 
     async def ask(
-        self, holder: str, turn: int, want: int = 0, running: int = 0, limit: Limit = ONE
+        self,
+        holder: str,
+        turn: int,
+        want: int = 0,
+        running: int = 0,
+        limit: Limit = ONE,
+        version: int = 0,
     ) -> int:
         asks = [Ask("", running=running, want=want)]
-        rule = rule_of(limit, self.clock.now_s())
+        rule = rule_of(limit, self.clock.now_s(), ("registry" if version else "", version))
         request = HoldRequest(limit.name, rule, holder, turn, LEASE_MS, asks, bell=ord(holder[0]))
-        return (await self.store.hold(request)).granted[0].places
+        return (await hold_places(self.store, request)).granted[0].places
 
 
 async def a_place_given_twice_after_a_fail_over() -> None:
@@ -49,6 +54,25 @@ async def a_place_given_twice_after_a_fail_over() -> None:
     await home.clock.advance(LEASE_MS / 1000)
     assert await home.ask("a", 3, running=1) == 0
     assert await home.ask("b", 2, want=1) == 0
+
+
+async def a_grant_that_is_lost_with_its_home() -> None:
+    """A server fails before it has made a home durable. The replica does not know the limit."""
+    home = PlaceHome()
+    confirm, lost = home.store.confirm, list[Home]()
+
+    async def fail_over(limit: str, server: str) -> None:
+        if not lost:
+            lost.append(home.store.homes.pop(limit))
+            home.store.server[0] = "the replica"
+        await confirm(limit, server)
+
+    home.store.confirm = fail_over  # type: ignore[method-assign]
+    rule = rule_of(ONE, home.clock.now_s())
+    answer = await home.store.hold(HoldRequest("one", rule, "a", 1, LEASE_MS, [Ask("", want=1)]))
+    before = sum(granted.places for granted in answer.granted)
+    await home.store.confirm("one", answer.server)
+    assert before + await home.ask("b", 1, want=1) == 1
 
 
 async def a_release_that_wakes_nobody() -> None:
@@ -64,6 +88,16 @@ async def a_place_taken_back_by_a_late_call() -> None:
     await home.ask("a", 2, want=1)
     await home.ask("a", 1)
     assert await home.ask("b", 1, want=1) == 0
+
+
+async def a_change_that_a_worker_does_not_hear_of() -> None:
+    """An operator lowers the limit while a worker does not reach the registry."""
+    home, three = PlaceHome(), Limit("one", running=3)
+    assert await home.ask("a", 1, want=1, limit=three, version=1) == 1
+    assert await home.ask("b", 1, version=2) == 0
+    assert await home.ask("a", 2, running=1, want=1, limit=three, version=1) == 0
+    assert await home.ask("a", 3, running=1, want=1, limit=three) == 0
+    assert await home.ask("a", 4, running=1, want=1, limit=three, version=3) == 1
 
 
 async def a_waiting_item_that_holds_up_others() -> None:
@@ -84,7 +118,10 @@ async def announced(world: World) -> None:
 
 
 async def a_pump_that_ends_while_a_handler_runs() -> None:
-    """The item's lease is lost, and the worker gives its partition up and gets it again."""
+    """The item's lease is lost, and the worker gives its partition up and gets it again.
+
+    The handler ignores its cancellation.
+    """
     world = World(partitions=1)
     now = most = 0
 
@@ -93,7 +130,7 @@ async def a_pump_that_ends_while_a_handler_runs() -> None:
         nonlocal now, most
         now += 1
         most = max(most, now)
-        await asyncio.sleep(20.0)
+        await stubborn_sleep(20.0)
         now -= 1
 
     async with world.consumer(lease_s=4.0, workers=1) as consumer:
@@ -125,7 +162,7 @@ async def items_without_places_that_take_up_the_room() -> None:
 
     rule = rule_of(ONE, world.clock.now_s())
     request = HoldRequest("one", rule, "x", 1, 3_600_000, [Ask("", running=1)], bell=0)
-    await world.server.places.hold(request)
+    await hold_places(world.server.places, request)
     await world.bulk.submit("waits", [1])
     async with world.consumer(workers=1):
         await announced(world)
@@ -140,8 +177,10 @@ PLACE_SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
     scenario.__name__: scenario
     for scenario in (
         a_place_given_twice_after_a_fail_over,
+        a_grant_that_is_lost_with_its_home,
         a_release_that_wakes_nobody,
         a_place_taken_back_by_a_late_call,
+        a_change_that_a_worker_does_not_hear_of,
         a_waiting_item_that_holds_up_others,
         a_pump_that_ends_while_a_handler_runs,
         items_without_places_that_take_up_the_room,

@@ -17,8 +17,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from heatsink.bulk.batch import Batch, PartPlace
-from heatsink.bulk.plan import QueuePlan, spot_of
-from heatsink.bulk.store import PartCounts, PlaceMarks, QueueStores, Single
+from heatsink.bulk.plan import PlaceMarks, QueuePlan, spot_of
+from heatsink.bulk.store import PartCounts, QueueStores, Single
 from heatsink.errors import Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.slot_time import SlotEvidence, SlotWitness, Timed
@@ -27,11 +27,11 @@ from heatsink.stores.memory.queue import MemoryQueueServer
 FSYNC_S = (0.0, 0.3)
 HOME = 0
 CHANGES = {
-    "queue": {"stage", "steer", "claim", "settle", "chores"},
+    "queue": {"stage", "steer", "control", "claim", "settle", "chores"},
     "singles": {"accept"},
     "batches": {"open", "update", "restore", "forget"},
     "limits": {"declare", "reserve", "refused"},
-    "places": {"hold", "free", "declare"},
+    "places": {"hold", "confirm", "free", "declare"},
     "moves": {"close_place", "prepare", "learn", "take"},
     "fleet": {"join", "leave", "own", "disown", "plan", "change", "made_durable"},
 }
@@ -151,7 +151,7 @@ class LossyServer(MemoryQueueServer):
             losses=routed("queue"),
             batches=routed("batches"),
             limits=routed("limits"),
-            places=routed("places"),
+            places=_RoutedPlaces(self, "places", witness),
             fleet=routed("fleet"),
             bell=plain.bell,
             soft=plain.soft,
@@ -336,6 +336,17 @@ class _RoutedSingles(_Routed):
 
     def as_of_now(self) -> _Routed:
         return _RoutedSingles(self._server, self._store, self._witness.as_of_now())
+
+
+class _RoutedPlaces(_Routed):
+    """A home is confirmed when it is durable."""
+
+    async def confirm(self, limit: str, server: str) -> None:
+        await self._server.synced(self._server.machines[HOME])
+        await self._server.call("places", "confirm", (limit, server), self._witness)
+
+    def as_of_now(self) -> _Routed:
+        return _RoutedPlaces(self._server, self._store, self._witness.as_of_now())
 
 
 class _RoutedMoves(_Routed):

@@ -19,7 +19,7 @@ from heatsink.bulk.store import Outcome
 from heatsink.bulk.work.held import Held
 from tests.planted import Bugs, Hunt, hold, usually
 
-from .flows import simulate
+from .flows import BATCHES, SINGLES, simulate
 from .history import Violation
 
 pytestmark = pytest.mark.slow("simulated workers and coordinators")
@@ -75,7 +75,7 @@ HUNT = Hunt("flows", BUGS, simulate, Violation, seeds=40)
 def test_results_flows_and_schedules_hold_while_processes_die() -> None:
     runs: list[Counter[str]] = hold(played, range(SEEDS), Violation, of="flows")
     events: Any = sum(runs, Counter[str]())
-    assert events["flows"] == 4 * SEEDS
+    assert events["flows"] == BATCHES * (1 + SINGLES) * SEEDS
     assert min(events["fail-overs"], events["killed"]) >= SEEDS
     assert events["starts"] >= 8 * SEEDS
 

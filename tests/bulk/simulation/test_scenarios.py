@@ -23,11 +23,15 @@ from heatsink.bulk.store import Chunk, ClaimRequest, Outcome, Part, QueueStores
 from heatsink.bulk.submit import Submission
 from heatsink.errors import Conflict, Overloaded
 from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
-from tests.bulk.driver import PARTITION, Driver
+from tests.bulk.driver import LEASE_MS, PARTITION, Driver
 
 from .bugs import SCENARIO_BUGS
+from .control_scenarios import CONTROL_SCENARIOS
+from .division_scenarios import DIVISION_SCENARIOS
 from .place_scenarios import PLACE_SCENARIOS
+from .remote_scenarios import REMOTE_SCENARIOS
 from .server import LossyServer
+from .single_scenarios import SINGLE_SCENARIOS
 
 AWAY = "memory://1"
 ITEMS = 600  # more than one call stages
@@ -203,20 +207,50 @@ async def an_end_forgotten_though_its_record_went_back() -> None:
     assert await bulk.reconciler.record_ends(spot, ends) == ends
 
 
-SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = PLACE_SCENARIOS | {
-    scenario.__name__: scenario
-    for scenario in (
-        a_closed_place_that_still_answers,
-        a_tombstone_that_is_not_durable,
-        copies_that_are_not_read_back,
-        a_plan_followed_before_it_is_durable,
-        a_move_that_was_given_up_and_goes_on,
-        a_new_place_that_is_cleared_again,
-        a_generation_for_all_submissions,
-        a_version_that_is_compared_without_its_tag,
-        an_end_forgotten_though_its_record_went_back,
-    )
-}
+async def a_lost_record_that_is_not_rebuilt() -> None:
+    """The home loses a batch whose items are on another server, where they run to their end."""
+    queue = Queue()
+    queue.settings = BulkSettings(partitions=1, places={0: AWAY})
+    stores, bulk = queue.process(), queue.bulk()
+    await bulk.submit("mail", [1, 2], id="a")
+    home = queue.server.machines[0]
+    before = next(at for at, call in enumerate(home.log) if call.store == "batches")
+    queue.server.stop(home)
+    queue.server.start(home, before)
+    assert await stores.batches.get("a") is None
+    assert await stores.fleet.own(0, "me", 60_000)
+    claimed = await stores.queue.claim(0, ClaimRequest("me", "x", 2, LEASE_MS))
+    outcomes = [Outcome(each.attempt, "d" * each.count, 1) for each in claimed.slices]
+    await stores.queue.settle(0, outcomes, [], LEASE_MS)
+    ends = (await stores.queue.chores(0, [])).ends
+    assert await bulk.reconciler.record_ends(0, ends) == ends
+    record = await stores.batches.get("a")
+    assert record is not None, "the part carries a copy"
+    assert record.state == "done"
+
+
+SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = (
+    PLACE_SCENARIOS
+    | CONTROL_SCENARIOS
+    | DIVISION_SCENARIOS
+    | REMOTE_SCENARIOS
+    | SINGLE_SCENARIOS
+    | {
+        scenario.__name__: scenario
+        for scenario in (
+            a_closed_place_that_still_answers,
+            a_tombstone_that_is_not_durable,
+            copies_that_are_not_read_back,
+            a_plan_followed_before_it_is_durable,
+            a_move_that_was_given_up_and_goes_on,
+            a_new_place_that_is_cleared_again,
+            a_generation_for_all_submissions,
+            a_version_that_is_compared_without_its_tag,
+            an_end_forgotten_though_its_record_went_back,
+            a_lost_record_that_is_not_rebuilt,
+        )
+    }
+)
 
 
 @pytest.mark.parametrize("name", SCENARIO_BUGS)

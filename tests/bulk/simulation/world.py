@@ -17,8 +17,9 @@ from heatsink.bulk import Bulk, BulkSettings, submit
 from heatsink.bulk import batch as chunks
 from heatsink.bulk import submit as placement
 from heatsink.bulk.plan import QueuePlan, Spot, founding
+from heatsink.bulk.settings import ConsumerSettings
 from heatsink.bulk.work import consumer as consumers
-from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.bulk.work.consumer import Consumer
 from heatsink.errors import HeatsinkError
 from heatsink.stores.memory.queue import queue as partitions
 from heatsink.testing import SkewedClock, run_on_virtual_time
@@ -177,7 +178,7 @@ class World:
         batch = Submitted(f"b{number}", action, self.rng.choice(TENANTS), size, on_done)
         batch.is_single = size == 1 and number % 4 > 0
         has_limit = f"{action}/{batch.tenant}" in self.server.limits._limits
-        if action == "limited" and not (batch.is_single and has_limit):
+        if action == "limited" and not (batch.is_single and has_limit and number % 2):
             batch.rate = RATES[batch.tenant]
         self.history.submitted[batch.id] = batch
         if self.rng.random() < 0.2:

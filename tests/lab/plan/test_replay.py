@@ -25,6 +25,7 @@ from .driving import Recorded
 
 pytestmark = pytest.mark.slow("replayed days")
 
+FURTHER = pytest.mark.full("the remedy with buckets has most to lose in a sample")
 NAMED = {remedy.name: remedy for remedy in REMEDIES}
 TENTH = PlanSettings(
     split=SplitSettings(write_units=100, read_units=300, split_after_s=10),
@@ -188,7 +189,13 @@ def test_a_provisioned_table_has_a_limit_of_its_own() -> None:
     assert found.write_units == pytest.approx(50 * 60, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["nothing", "absorb", "spread"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spread",
+        *(pytest.param(name, marks=FURTHER) for name in ("nothing", "absorb")),
+    ],
+)
 def test_a_sample_says_what_the_whole_says(name: str) -> None:
     load = SyntheticLoad(keys=50, skew=1.2, peak=1_000, trough=1.0, read_share=0.5, hours=0.02)
     whole, sample = (

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,19 @@ from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.keys import TAG, physical, subject_in
 from heatsink.door.places import Places
 from heatsink.door.protocol import WireError
+from heatsink.door.records import record_of
 from heatsink.door.times import millis_text
 from heatsink.emulator.settings import EngineSettings
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.adoption import Adoptions, completion, departure, trials
 from heatsink.registry.decisions import BUCKETS, Decision, LogEntry, View
-from heatsink.server.adoption.steps import registry_at
+from heatsink.registry.declarations import declare
+from heatsink.server.adoption import leaving, steps
+from heatsink.server.adoption.steps import Sweep, registry_at
 from heatsink.server.door.tables import read_tables
 from heatsink.spread.policy import BucketRules
+from heatsink.stores.dynamodb.address import parse
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests.door.world import NoHeat
 from tests.server.door.conftest import CHAT, make_table
@@ -44,6 +48,12 @@ pytestmark = pytest.mark.server("the emulator listens")
 
 OURS = "arn:aws:iam::111122223333:role/shop"
 ROOM, BUCKET_COUNT = "r1", 4
+LEAVING = ("--leave", "--in-flight", "0")
+FIXED = """
+[[table.rule]]
+prefix = "T#"
+buckets = 3
+"""
 
 
 class Place:
@@ -60,6 +70,9 @@ class Place:
 
     def run(self, *flags: str) -> Result:
         return CliRunner().invoke(main, ["adopt", self.registry, self.table, *flags])
+
+    def leave(self, *flags: str) -> Result:
+        return self.run(*LEAVING, *flags)
 
     def spread(self) -> int:
         """Complete the adoption, spread the room, and return since when it is spread, in ms."""
@@ -271,7 +284,7 @@ def test_leaving_brings_all_rows_back_under_the_bare_key(place: Place) -> None:
     fill(place, 25)
     place.put("cold", 7)
     before = len(place.rows())
-    result = place.run("--leave")
+    result = place.leave()
     assert result.exit_code == 0, result.output
     assert "25 rows moved" in result.stdout
     assert not place.in_buckets()
@@ -283,9 +296,9 @@ def test_leaving_brings_all_rows_back_under_the_bare_key(place: Place) -> None:
 def test_leaving_with_a_scan_finds_buckets_that_no_layout_names(place: Place) -> None:
     fill(place, 3)
     place.put(physical("fixed", 5), 1)
-    place.run("--leave")
+    place.leave()
     assert len(place.in_buckets()) == 1
-    place.run("--leave", "--scan")
+    place.leave("--scan")
     assert not place.in_buckets()
 
 
@@ -293,12 +306,124 @@ def test_a_row_in_both_places_is_kept_and_reported(place: Place) -> None:
     fill(place, 2)
     row = place.in_buckets()[0]
     place.put(ROOM, int(row["at"]["S"].removeprefix("MSG#")), n={"N": "9"})
-    result = place.run("--leave")
+    result = place.leave()
     assert result.exit_code == 1
     assert "conflict" in result.stdout
     assert len(place.rows()) == 3
     place.client.delete_item(TableName="chat", Key={"room": {"S": ROOM}, "at": row["at"]})
-    assert place.run("--leave").exit_code == 0
+    assert place.leave().exit_code == 0
+    assert not place.in_buckets()
+
+
+def test_a_row_that_is_written_into_a_bucket_already_read_is_moved_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(place, 5)
+    passes, read = [0], leaving.bucket_rows
+
+    async def late(*given: Any) -> AsyncIterator[dict[str, Any]]:
+        async for row in read(*given):
+            yield row
+        passes[0] += 1
+        if passes[0] < 3:  # a process with an older view
+            place.put(physical(ROOM, 0), passes[0])
+
+    monkeypatch.setattr(steps, "bucket_rows", late)
+    result = place.leave()
+    assert result.exit_code == 0, result.output
+    assert "7 rows moved" in result.stdout
+    assert passes == [4]
+    assert not place.in_buckets()
+
+
+def test_rows_that_keep_appearing_in_buckets_are_no_success(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(place, 1)
+    numbers, read = iter(range(1_000)), leaving.bucket_rows
+
+    async def stubborn(*given: Any) -> AsyncIterator[dict[str, Any]]:
+        async for row in read(*given):
+            yield row
+        place.put(physical(ROOM, 0), next(numbers))
+
+    monkeypatch.setattr(steps, "bucket_rows", stubborn)
+    result = place.leave()
+    assert result.exit_code == 1
+    assert "rows keep appearing in buckets of table chat" in result.stderr
+
+
+class Waits(SystemClock):
+    """A clock that notes waits instead of waiting."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+
+
+async def test_leaving_first_waits_for_the_calls_of_processes_that_do_not_know_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, address = Waits(), parse("chat", {"endpoint": place.url})
+    async with registry_at(place.registry, SystemClock()) as registry:
+        closed_ms, begun = registry.meta.closed_ms, registry.now_ms()
+        waited: list[float] = []
+        read = leaving.bucket_rows
+
+        def reading(*given: Any) -> AsyncIterator[dict[str, Any]]:
+            waited.extend(clock.waited)
+            return read(*given)
+
+        monkeypatch.setattr(steps, "bucket_rows", reading)
+        await steps.leave(registry, address, clock, Sweep(in_flight_s=30.0))
+    known_s = (closed_ms - begun) / 1_000  # until all processes know of it
+    assert len(waited) == 1
+    assert waited[0] >= 30 + max(known_s, 0) - 1
+
+
+def declare_fixed(place: Place, folder: Path) -> Path:
+    """Let the registry know a declaration with a prefix of fixed buckets."""
+    path = folder / "fixed.toml"
+    path.write_text(CHAT + FIXED)
+    [table] = read_tables(path)
+
+    async def record() -> None:
+        async with registry_at(place.registry, SystemClock()) as registry:
+            await declare(registry, "chat", record_of(table), SystemClock())
+
+    asyncio.run(record())
+    return path
+
+
+def test_rows_under_the_bare_key_whose_prefix_has_fixed_buckets_are_strays(
+    place: Place, tmp_path: Path
+) -> None:
+    path = declare_fixed(place, tmp_path)
+    row = {"room": {"S": ROOM}, "at": {"S": "T#7"}, "n": {"N": "1"}}
+    place.client.put_item(TableName="chat", Item=row)
+    refused = place.run("--complete")
+    assert refused.exit_code == 2
+    assert "the row 'T#7' of 'r1' has a prefix with fixed buckets" in refused.stderr
+    result = place.run("--check", "--tables", str(path), "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["rows"] == [{"partition_key": ROOM, "sort_key": row["at"]}]
+    assert "1 stray row moved into place" in place.run("--move-strays").stdout
+    [moved] = place.in_buckets()
+    assert {**moved, "room": row["room"]} == row
+    assert place.run("--complete").exit_code == 0
+    assert place.run("--check", "--tables", str(path)).exit_code == 0
+
+
+def test_leaving_moves_rows_out_of_fixed_buckets_that_the_registry_knows(
+    place: Place, tmp_path: Path
+) -> None:
+    declare_fixed(place, tmp_path)
+    place.client.put_item(
+        TableName="chat", Item={"room": {"S": physical("any", 2)}, "at": {"S": "T#7"}}
+    )
+    assert "1 row moved" in place.leave().stdout
     assert not place.in_buckets()
 
 
@@ -308,13 +433,13 @@ def test_leaving_is_continued_after_kill_9(tmp_path: Path) -> None:
         place = Place(dynamodb, tmp_path)
         fill(place, 40)
         command = [sys.executable, "-m", "heatsink", "adopt", place.registry, place.table]
-        with subprocess.Popen([*command, "--leave"], stdout=subprocess.DEVNULL) as process:
+        with subprocess.Popen([*command, *LEAVING], stdout=subprocess.DEVNULL) as process:
             until(lambda: len(place.in_buckets()) < 35)
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
         assert place.in_buckets()
         assert len(place.rows()) == 40
-        assert place.run("--leave").exit_code == 0
+        assert place.leave().exit_code == 0
         assert not place.in_buckets()
         assert len(place.rows()) == 40
 
@@ -339,14 +464,14 @@ def test_updates_during_the_move_are_not_lost(place: Place) -> None:
     writer = threading.Thread(target=update)
     writer.start()
     until(lambda: done[0] > 5)
-    place.run("--leave")
+    place.leave()
     ending.set()
     writer.join()
     assert sum(int(row["n"]["N"]) for row in place.rows()) == len(keys) + done[0]
 
 
 async def test_processes_refuse_a_table_that_leaves(place: Place) -> None:
-    await asyncio.to_thread(place.run, "--leave")
+    await asyncio.to_thread(place.leave)
     rules = [by_time("MSG#", millis_text)]
     declared = SpreadTable("chat", partition_key="room", sort_key="at", rules=rules)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,14 @@ from heatsink.boto import attach
 from heatsink.cli import main
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.times import iso_text
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.server.adoption.sweeping import Sweeper, SweepSettings, recorded_table, sweeping
+from heatsink.server.commands.fsck import existing_table
+from heatsink.stores.dynamodb import open_table
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests.door.world import DEFINITION, INDEX, TABLE
+from tests.waiting import soon
 
 pytestmark = pytest.mark.server("the emulator listens")
 FAST = ("--in-flight", "0", "--pace", "10000")
@@ -50,6 +59,14 @@ class Place:
         item = {"pk": {"S": "p"}, "sk": {"S": f"META{number:03}"}, "kind": {"S": "new"}}
         self.client.put_item(TableName=TABLE, Item={**item, "score": {"N": str(number)}})
 
+    def shadows(self) -> set[str]:
+        """Return the shadow attributes of all items: the buckets of the value `new`."""
+        rows = self.stored.scan(TableName=TABLE)["Items"]
+        return {row[f"heatsink:{INDEX}"]["S"] for row in rows}
+
+    def are_in_one_bucket(self) -> bool:
+        return self.shadows() == {"new"}
+
     def found(self) -> list[int]:
         answer = self.client.query(
             TableName=TABLE,
@@ -69,7 +86,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         table = SpreadTable(TABLE, partition_key="pk", sort_key="sk", rules=rules)
         with heatsink.connect_sync(made.registry):
             pass
-        with attach(made.client, tables=[table], registry=made.registry):
+        with attach(made.client, tables=[table], registry=made.registry, coordinate=False):
             yield made
 
 
@@ -97,6 +114,43 @@ def test_an_operator_spreads_an_index_and_brings_it_back(place: Place) -> None:
     assert place.indexes() == {INDEX}
     assert place.found() == list(range(ROWS + 2))
     assert all("heatsink:by-kind" not in row for row in place.stored.scan(TableName=TABLE)["Items"])
+
+
+async def test_the_leader_sweeps_a_value_that_has_cooled_down(place: Place) -> None:
+    await asyncio.to_thread(place.adopt, "--complete")
+    await asyncio.to_thread(place.index, "--spread")
+    value = Subject(Kind.INDEX, f"{TABLE}/{INDEX}/new")
+    async with heatsink.connect(place.registry) as hs, heatsink.connect(place.registry) as other:
+        await hs.pin(value, buckets=3, reason="a test")
+        numbers = count()
+
+        async def is_spread() -> bool:
+            await asyncio.to_thread(place.put, next(numbers))
+            return len(place.shadows()) > 2
+
+        await soon(is_spread)
+        await hs.pin(value, buckets=1, reason="a test")
+
+        def has_cooled_down() -> bool:
+            for one in (hs.parts.registry, other.parts.registry):
+                newest = one.view.layout(value.text).epochs[-1]
+                if newest.buckets > 1 or newest.start_ms >= one.past_ms():
+                    return False
+            return True
+
+        await soon(has_cooled_down)
+        clock, at_once = SystemClock(), SweepSettings(look_s=0.05, calm_s=0, in_flight_s=0)
+        client = open_table(await existing_table(place.table, place.registry, clock), clock)[1]
+        sweepers = []
+        for one in (hs, other):
+            declared = partial(recorded_table, one.parts.registry.view, TABLE)
+            sweepers.append(Sweeper(one, client, declared, clock, at_once))
+        await sweepers[hs.status().leads].look()  # of the process that does not lead
+        assert len(place.shadows()) > 2
+        async with sweeping(sweepers):
+            await soon(lambda: asyncio.to_thread(place.are_in_one_bucket))
+        await client.close()
+    assert sorted(place.found()) == list(range(next(numbers)))
 
 
 def test_options_of_an_index_need_the_index(place: Place) -> None:

@@ -68,6 +68,12 @@ async def test_a_batch_runs_and_its_failures_can_be_read(api: AsyncClient, hs: H
         assert failures.headers["content-type"].startswith("application/x-ndjson")
         (line,) = failures.text.splitlines()
         assert msgspec.json.decode(line)["reason"].endswith("it is bad")
+        table = await api.get(failures.url.path, params={"format": "csv"})
+        assert table.headers["content-type"].startswith("text/csv")
+        head, row = table.text.splitlines()
+        assert head == "index,attempts,reason,item"
+        assert row.startswith("1,1,")
+        assert row.endswith('it is bad,"""bad"""')
         batches = (await api.get("/v1/bulk")).json()["batches"]
         assert [batch["id"] for batch in batches] == [made.json()["id"]]
 
@@ -191,6 +197,7 @@ async def test_a_pin_is_explained_and_decided(api: AsyncClient) -> None:
         "subject": {"kind": "key", "name": "big"},
         "value": 4,
         "nobody_leads": None,
+        "changed": True,
     }
     explained: dict[str, Any] = {}
 

@@ -161,6 +161,7 @@ async def test_another_media_type(api: AsyncClient) -> None:
         ("limit=0", "limit"),
         ("limit=1001", "limit"),
         ("limit=x", "limit"),
+        ("limit=1&limit=2", "limit"),
         ("order=up", "order"),
         ("cursor=x", "cursor"),
         ("after=yesterday", "after"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -16,8 +18,10 @@ from tests.accessibility import violations
 from tests.emulator.contract.conftest import client_of
 from tests.emulator.contract.engines import ours
 from tests.planted import FULL
+from tests.processes import serving
 
-from .conftest import Site, Visit
+from .conftest import SHOTS, Site, Visit
+from .test_clicks import EMPTY, TOKEN, row_of
 from .test_demo import running_demo, shows
 from .test_engine_page import BUSY, create
 from .test_screenshots import PAGES
@@ -26,9 +30,12 @@ pytestmark = pytest.mark.timeout(400)
 OTHER_LOOKS = pytest.mark.full("one width and one theme show most of it")
 CHECKED = ("overview", "bulk")
 """Of a plain run: charts, and tables with controls."""
+TRACE = ("--keys", "50", "--peak", "20", "--hours", "0.02")
 COMMANDS = {
-    "plan": ("plan", "--keys", "50", "--peak", "20", "--hours", "0.02", "--remedy", "nothing"),
+    "plan": ("plan", *TRACE, "--remedy", "nothing"),
+    "plan with a remedy": ("plan", *TRACE, "--remedy", "spread"),
     "lab": ("lab", "fairness", "--items", "1000"),
+    "lab with many charts": ("lab", "rates", "--items", "1000"),
 }
 
 
@@ -46,7 +53,7 @@ def addresses(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         create(client, "chat", "S")
         found["api"] = f"{site.url}/docs"
         for name, command in COMMANDS.items():
-            file = folder / f"{name}.html"
+            file = folder / f"{name.replace(' ', '-')}.html"
             result = CliRunner().invoke(main, [*command, "--out", str(file)])
             assert result.exit_code == 0, result.output
             found[name] = file.as_uri()
@@ -63,7 +70,7 @@ def wait_until_loaded(page: Page, name: str) -> None:
     page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
 
 
-@pytest.mark.parametrize(
+EVERY_LOOK = pytest.mark.parametrize(
     ("scheme", "width"),
     [
         ("light", 1280),
@@ -72,6 +79,9 @@ def wait_until_loaded(page: Page, name: str) -> None:
         pytest.param("dark", 390, marks=OTHER_LOOKS),
     ],
 )
+
+
+@EVERY_LOOK
 def test_no_page_hinders_anybody(
     addresses: dict[str, str], visit: Visit, scheme: Literal["light", "dark"], width: int
 ) -> None:
@@ -82,3 +92,32 @@ def test_no_page_hinders_anybody(
         found[name] = violations(page)
         page.close()
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.full("pages in states that few see; plain runs check the pages themselves")
+@EVERY_LOOK
+def test_failures_a_missing_token_and_a_lost_server_hinder_nobody(
+    site: Site, visit: Visit, tmp_path: Path, scheme: Literal["light", "dark"], width: int
+) -> None:
+    look = {"color_scheme": scheme, "viewport": {"width": width, "height": 844}}
+    page = visit(f"{site.url}/bulk", **look)
+    page.get_by_text(re.compile(r"\d+ finished batch.* with failed or lost items")).click()
+    row_of(page, site.mail).get_by_role("button", name="Failures").click()
+    expect(page.get_by_role("region", name="Failures").get_by_text("no mailbox 57")).to_be_visible()
+    found = {"failures": seen(page, f"failures-{scheme}-{width}")}
+    with serving(tmp_path, *EMPTY, "--token", f"read:{TOKEN}") as served:
+        page = visit(served.url, allow=True, **look)
+        expect(page.get_by_label("Token", exact=True)).to_be_visible()
+        found["token"] = seen(page, f"token-{scheme}-{width}")
+        page.get_by_label("Token", exact=True).fill(TOKEN)
+        page.get_by_role("button", name="Connect").click()
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("Disconnected")
+    found["disconnected"] = seen(page, f"disconnected-{scheme}-{width}")
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def seen(page: Page, name: str) -> list[str]:
+    """Take a picture, and return what axe-core finds."""
+    page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+    return violations(page)

@@ -24,7 +24,7 @@ HOT = "conv_launch"
 LIMIT = 300  # units a second of a partition: anybody can overload that
 BODY = "x" * 200_000  # two hundred units
 PEOPLE = 4
-SEEN = ("light", "dark", "phone") if FULL else ("light",)
+SEEN = tuple(LOOKS) if FULL else ("light",)
 pytestmark = pytest.mark.timeout(180)
 
 

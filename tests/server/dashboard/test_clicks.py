@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import httpx
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from heatsink.stores.embedded import free_port
 from tests.processes import serving
@@ -38,6 +40,7 @@ def test_a_key_is_pinned_with_a_reason_and_unpinned(site: Site, visit: Visit) ->
     expect(chosen.get_by_role("button", name="Unpin")).to_be_hidden()
 
 
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_a_batch_is_paused_resumed_and_cancelled(site: Site, visit: Visit) -> None:
     batch = submit(site.url, "resize", "clicks", 5_000)
     page = visit(f"{site.url}/bulk")
@@ -52,6 +55,7 @@ def test_a_batch_is_paused_resumed_and_cancelled(site: Site, visit: Visit) -> No
     expect(row.locator(".state")).to_have_text("cancelled")
 
 
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_a_schedule_is_set_paused_and_removed(site: Site, visit: Visit) -> None:
     page = visit(f"{site.url}/bulk")
     page.get_by_text("Set a schedule").click()
@@ -67,6 +71,77 @@ def test_a_schedule_is_set_paused_and_removed(site: Site, visit: Visit) -> None:
     row.get_by_role("button", name="Remove").click()
     row.get_by_role("button", name="Really remove?").click()
     expect(row).to_have_count(0)
+
+
+def test_an_edited_schedule_keeps_what_was_not_changed(site: Site, visit: Visit) -> None:
+    at = f"{site.url}/v1/schedules/edited"
+    order = {
+        "action": "resize",
+        "every": 86_400,
+        "items": [{"days": 30, "name": 'a "b" 1234567890123456'}],
+        "missed": "once",
+        "tenant": "acme",
+        "priority": -3,
+        "rate": "5/s",
+    }
+    assert httpx.put(at, json=order).is_success
+    assert httpx.post(f"{at}/pause").is_success
+    page = visit(f"{site.url}/bulk")
+    page.get_by_text("Set a schedule").click()
+    page.get_by_label("Schedule", exact=True).fill("edited")
+    page.get_by_label("Action", exact=True).fill("other")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_text("there is a schedule edited")).to_be_visible()
+    expect(page.get_by_label("Action", exact=True)).to_have_value("resize")
+    expect(page.get_by_label("Items (a JSON array)")).to_have_value(json_text(order["items"]))
+    page.get_by_label("Every (seconds)").fill("43200")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_text("edited is set.")).to_be_visible()
+    found = httpx.get(at).json()
+    assert {name: found[name] for name in ("missed", "tenant", "priority", "rate")} == {
+        name: order[name] for name in ("missed", "tenant", "priority", "rate")
+    }
+    assert (found["item_values"], found["every_s"], found["cron"]) == (order["items"], 43_200, "")
+    assert found["paused"]
+    row = page.get_by_role("row").filter(has_text="edited")
+    row.get_by_role("button", name="Edit").click()
+    expect(page.get_by_text("The form shows edited.")).to_be_visible()
+    page.get_by_label("Items (a JSON array)").fill("[12345678901234567]")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_text("a browser would round")).to_be_visible()
+    row.get_by_role("button", name="Remove").click()
+    row.get_by_role("button", name="Really remove?").click()
+    expect(row).to_have_count(0)
+
+
+def json_text(value: object) -> str:
+    """JSON as a browser writes it."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+@pytest.mark.full("one browser run of each page is enough in plain runs")
+def test_a_tenant_is_paused_and_resumed(site: Site, visit: Visit) -> None:
+    batch = submit(site.url, "resize", "paused-tenant", 5_000)
+    page = visit(f"{site.url}/bulk")
+    page.get_by_text("Pause or resume a tenant or an action").click()
+    form = page.locator("form", has=page.get_by_label("Tenant or action"))
+    form.get_by_label("Name").fill("paused-tenant")
+    form.get_by_label("Reason").fill("their API is down")
+    form.get_by_role("button", name="Pause").click()
+    row = page.get_by_role("row").filter(has_text="tenant paused-tenant")
+    expect(row.get_by_text("their API is down")).to_be_visible()
+    expect(row.get_by_text("paused", exact=True)).to_be_visible()
+    expect(row_of(page, batch).get_by_text("the tenant 'paused-tenant' is paused")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"items, and [\d,]+ that are paused"))).to_be_visible()
+    form.get_by_role("button", name="Resume").click()
+    expect(row.get_by_text("runs", exact=True)).to_be_visible()
+    expect(row.get_by_role("button", name="Unset")).to_be_visible()
+    form.get_by_role("button", name="Pause").click()
+    row.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("tenant paused-tenant: back to normal.")).to_be_visible()
+    expect(row).to_have_count(0)
+    row_of(page, batch).get_by_role("button", name="Cancel").click()
+    row_of(page, batch).get_by_role("button", name="Really cancel?").click()
 
 
 @pytest.mark.full("one browser run of each page is enough in plain runs")
@@ -99,6 +174,18 @@ def test_what_is_not_known_yet_is_said_in_words(site: Site, visit: Visit) -> Non
 
 
 @pytest.mark.full("one browser run of each page is enough in plain runs")
+def test_charts_are_not_blank_while_their_script_is_fetched(site: Site, visit: Visit) -> None:
+    page = visit(f"{site.url}/docs")
+    held: list[Route] = []
+    page.route("**/plotly.min.js", lambda route: held.append(route))
+    page.goto(site.url)
+    expect(page.get_by_text("Loading: the script that draws charts…")).to_have_count(2)
+    held[0].continue_()
+    expect(page.locator(".chart:visible .main-svg").first).to_be_visible()
+    expect(page.get_by_text("Loading: ").filter(visible=True)).to_have_count(0)
+
+
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_charts_come_first_and_finished_batches_are_folded(site: Site, visit: Visit) -> None:
     page = visit(f"{site.url}/bulk")
     expect(page.get_by_text(re.compile(r"\d+ finished batch"))).to_be_visible()
@@ -117,6 +204,7 @@ def test_decisions_can_be_searched(site: Site, visit: Visit) -> None:
     expect(page.get_by_text("No loaded decision matches")).to_be_visible()
 
 
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_tabs_are_reached_by_keyboard_and_have_urls(site: Site, visit: Visit) -> None:
     page = visit(site.url)
     page.locator(".brand").focus()

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from redis.asyncio import RedisCluster as Client
 
-from heatsink.cluster.load import SLOTS
+from heatsink.cluster.slots import SLOTS
 from heatsink.testing.redis import RedisCluster
 from tests.accessibility import violations
 from tests.cluster.clients import ZipfLoad, zipf_keys

@@ -32,6 +32,7 @@ LOOKS: dict[str, tuple[Literal["light", "dark"], ViewportSize]] = {
     "light": ("light", WIDE),
     "dark": ("dark", WIDE),
     "phone": ("light", PHONE),
+    "phone-dark": ("dark", PHONE),
 }
 DRAWN = "document.querySelectorAll('#picture .chart .main-svg').length"
 ACTED = pytest.mark.full("plays acts in a browser for many seconds")
@@ -77,6 +78,7 @@ def shows(page: Page, act: str, snapshots: int = 1) -> None:
     )
 
 
+@ACTED
 def test_a_newcomer_steps_through_the_acts(new_demo: str, visit: Visit) -> None:
     page = visit(new_demo)
     shows(page, "chat", 2)

@@ -21,13 +21,15 @@ PAGES = {
     "registry": "/registry",
     "settings": "/settings",
 }
+ON_PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
     "dark": {"color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
+    "phone": ON_PHONE,
+    "phone-dark": {**ON_PHONE, "color_scheme": "dark"},
 }
-WIDER = ("light", "dark")
-WIDE = pytest.mark.full("what fits on a phone fits on a wide screen")
+OTHERS = ("light", "dark", "phone-dark")
+FULL = pytest.mark.full("what fits on a phone fits on a wide screen, and in other colours")
 PICTURE = ROOT / "docs" / "images" / "dashboard.png"
 DRAWN_MS = 300
 BARS = ".chart .bars .point path"
@@ -55,7 +57,7 @@ def until_bars_are_tall(page: Page) -> None:
     )
 
 
-@pytest.mark.parametrize("look", [*(pytest.param(look, marks=WIDE) for look in WIDER), "phone"])
+@pytest.mark.parametrize("look", [*(pytest.param(look, marks=FULL) for look in OTHERS), "phone"])
 def test_every_page_fits_and_is_drawn(site: Site, visit: Visit, look: str) -> None:
     page = visit(site.url, **LOOKS[look])
     page.get_by_text("live", exact=True).wait_for()
@@ -64,8 +66,11 @@ def test_every_page_fits_and_is_drawn(site: Site, visit: Visit, look: str) -> No
         page.wait_for_timeout(DRAWN_MS)
         if name == "overview":
             page.get_by_role("heading", name="Unfinished batches").wait_for()
+            page.locator(".chart .main-svg").first.wait_for()
         if name == "settings":
-            page.get_by_text("rules.buckets_max").first.wait_for()
+            if look in ("phone", "phone-dark"):
+                page.get_by_text("All other settings").click()
+            page.locator("td").get_by_text("rules.buckets_max", exact=True).wait_for()
         if name == "keys":
             until_bars_are_tall(page)
         shot = SHOTS / f"{name}-{look}.png"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from botocore.exceptions import ClientError
@@ -17,6 +18,7 @@ from heatsink.door.keys import TAG, subject_in
 from heatsink.errors import InvalidSetting
 from heatsink.server.door.tables import read_tables
 from heatsink.testing.dynamodb import LocalDynamoDB
+from tests.adoption import complete_adoption
 from tests.processes import Served
 from tests.server.door.conftest import CHAT, a_door, client_of, make_table, records_of
 from tests.waiting import until
@@ -28,6 +30,7 @@ class Chat:
     """A declared table behind a door, and the same table without the door."""
 
     def __init__(self, door: Served, dynamodb: LocalDynamoDB, registry: str) -> None:
+        self.url = door.url
         self.door = client_of(door.url)
         self.behind = dynamodb.client()
         self.registry = registry
@@ -115,9 +118,31 @@ def test_a_door_with_another_declaration_does_not_start(
     assert "'MSG#' is unspread here, and by_time millis_text in the registry" in result.stderr
 
 
+@pytest.mark.usefixtures("chat")  # which makes the table
+def test_a_table_in_a_dry_run_is_named_at_start(emulator: LocalDynamoDB, tmp_path: Path) -> None:
+    (tmp_path / "tables.toml").write_text(CHAT)
+    registry = f"sqlite:///{tmp_path}/registry.db"
+    flags = ("--tables", "tables.toml", "--store", registry)
+
+    def said() -> list[str]:
+        with a_door(tmp_path, emulator.url, *flags) as door:
+            pass
+        return [event["message"] for event in door.events if event["event"] == "dry-run"]
+
+    command = f"heatsink adopt {registry} chat --complete"
+    assert said() == [f"table chat is in a dry run: no key of it is spread before `{command}`"]
+    complete_adoption(registry, "chat")
+    assert said() == []
+
+
 def test_partiql_on_a_declared_table_is_refused_with_the_reason(chat: Chat) -> None:
     with pytest.raises(ClientError, match="PartiQL"):
         chat.door.execute_statement(Statement='SELECT * FROM "chat"')
+    with urlopen(f"{chat.url}/metrics") as answer:  # noqa: S310 (the door's own page)
+        lines = answer.read().decode().splitlines()
+    [refusals] = [line for line in lines if line.startswith("heatsink_table_refusals_total ")]
+    assert float(refusals.split()[1]) >= 1
+    assert any(line.startswith("heatsink_table_waits_total ") for line in lines)
 
 
 def test_tables_beside_a_declared_one_pass_untouched(chat: Chat) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import sys
 import threading
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
+from random import Random
 from typing import Any
 from zlib import crc32
 
@@ -15,6 +18,10 @@ import pytest
 
 from heatsink.emulator.engine import Engine
 from heatsink.emulator.settings import EngineSettings
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.connections import listen
+from heatsink.server.door.gate import DoorLimits, Gate
+from heatsink.server.door.upstream import Given
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests.processes import Served
 from tests.server.door.conftest import a_door, client_of
@@ -176,6 +183,21 @@ def test_pipelined_requests_are_answered_in_their_order(door: Served) -> None:
     assert [part in answer for part, answer in zip(wanted, answers, strict=True)] == [True] * 4
 
 
+def test_a_client_that_asks_for_the_endpoint_stays_at_the_door(door: Served) -> None:
+    found = client_of(door.url).describe_endpoints()["Endpoints"]
+    assert [one["Address"] for one in found] == [f"127.0.0.1:{door.port}"]
+
+
+def test_a_client_may_hold_its_body_back_until_it_is_asked_for(door: Served) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"
+    head += b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", door.port), timeout=60) as connection:
+        connection.sendall(head)
+        assert connection.recv(1_000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"{}")
+        assert connection.recv(1_000).startswith(b"HTTP/1.1 200 OK")
+
+
 def test_health_and_metrics(door: Served) -> None:
     def get(path: str) -> tuple[int, bytes]:
         connection = HTTPConnection("127.0.0.1", door.port)
@@ -239,15 +261,42 @@ def test_requests_in_progress_finish_before_it_stops(tmp_path: Path) -> None:
         assert seen == [200]
 
 
+async def test_the_task_of_an_idle_connection_keeps_no_bodies() -> None:
+    kept: list[bytes] = []
+
+    class Echo:
+        async def answer(self, _: str, body: bytes) -> Given:
+            kept.extend((body, b"[%b]" % body))
+            return Given(200, kept[-1], "passed", b"id")
+
+    upstream: Any = Echo()
+    gate = Gate(upstream, DoorLimits(), SystemClock(), Random(1))
+    [listener] = listen("127.0.0.1", 0)
+    await gate.start([listener])
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    for _ in range(2):
+        writer.write(request("plain"))
+        await reader.readuntil(b"]")
+    expected = [sys.getrefcount(one) for one in [b"alone %d" % number for number in range(4)]]
+    expected[2] += 1  # the parser keeps the body of the last request
+    assert [sys.getrefcount(one) for one in kept] == expected
+    writer.close()
+    await gate.end()
+
+
 def test_an_endpoint_without_transactions_is_named_at_start(
     emulator: LocalDynamoDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ScyllaDB's Alternator is."""
+    """With the words of ScyllaDB's Alternator for an operation that it does not have."""
     answer = Engine.answer
-    unknown = b'{"__type":"x#UnknownOperationException","message":"Unsupported operation"}'
 
     def refuse(self: Engine, target: str, body: bytes) -> tuple[int, bytes]:
-        return (400, unknown) if ".Transact" in target else answer(self, target, body)
+        operation = target.rpartition(".")[2]
+        if not operation.startswith("Transact"):
+            return answer(self, target, body)
+        code = "com.amazonaws.dynamodb.v20120810#UnknownOperationException"
+        message = f"Unsupported operation {operation}"
+        return 400, json.dumps({"__type": code, "message": message}).encode()
 
     monkeypatch.setattr(Engine, "answer", refuse)
     with a_door(tmp_path, emulator.url) as door:

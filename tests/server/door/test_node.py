@@ -15,13 +15,13 @@ from heatsink.door.keys import TAG, subject_in
 from heatsink.emulator.settings import EngineSettings
 from heatsink.testing.dynamodb import LocalDynamoDB
 from tests import nodejs
-from tests.adoption import complete_adoption
+from tests.adoption import complete_adoption, spread_index, spread_value, wait_until_spread
 from tests.boto.shop import CALLS, times
 from tests.door.world import DEFINITION
 from tests.processes import Served
 from tests.server.door.conftest import a_door
-from tests.waiting import until
 
+PROGRAMS = Path(__file__).parent / "node"
 TABLES = """
 [[table]]
 name = "spread"
@@ -52,18 +52,21 @@ class World:
 
     def spread_room(self, buckets: int) -> None:
         """Wait until new messages of the room go to its buckets."""
-        subject = subject_in("spread", "ROOM#1")
-        with heatsink.connect_sync(self._registry, coordinate=False) as hs:
-            hs.pin(subject, buckets=buckets, reason="a test")
+        wait_until_spread(self._registry, subject_in("spread", "ROOM#1"), buckets, SINCE_MS)
 
-            def is_spread() -> bool:
-                found = hs.explain(subject)
-                return found.layout.epoch_at(found.now_ms - SINCE_MS).buckets == buckets
+    def spread_index(self) -> None:
+        """Spread the index by-kind, and wait until new messages go to several of its buckets."""
+        spread_index(self._registry, self.behind, "spread", "by-kind")
+        spread_value(self._registry, "spread", "by-kind", "message", SINCE_MS)
 
-            until(is_spread)
+    def buckets_used(self, name: str = "pk") -> int:
+        """Return in how many buckets there are rows, or entries of the index."""
+        items = self.client.scan(TableName="spread")["Items"]
+        return len({item[name]["S"] for item in items if TAG in item.get(name, {}).get("S", "")})
 
-    def stored(self) -> set[str]:
-        return {item["pk"]["S"] for item in self.client.scan(TableName="spread")["Items"]}
+
+def run(program: str, *arguments: str) -> list[str]:
+    return nodejs.run(nodejs.installed(PROGRAMS) / program, *arguments)
 
 
 @contextmanager
@@ -85,16 +88,18 @@ def a_world(folder: Path, settings: EngineSettings, *flags: str) -> Iterator[Wor
 def test_a_chat_and_shop_in_node_gives_the_same_answers(tmp_path: Path) -> None:
     unlimited = EngineSettings(port=0, write_limit=1e9, read_limit=1e9)
     with a_world(tmp_path, unlimited) as world:
+        world.spread_index()
         found: list[str] = []
         expected: list[str] = []
         for part, count, buckets in (("chat", 20, 4), ("shop", 3, 7)):
             world.spread_room(buckets)
             at = json.dumps(times(count))
-            expected += nodejs.run("shop.mjs", world.behind, "plain", part, at)
-            found += nodejs.run("shop.mjs", world.door, "spread", part, at)
+            expected += run("shop.mjs", world.behind, "plain", part, at)
+            found += run("shop.mjs", world.door, "spread", part, at)
         assert found == expected
         assert len(found) == CALLS
-        assert len([name for name in world.stored() if TAG in name]) > 1
+        assert world.buckets_used() > 1
+        assert world.buckets_used("heatsink:by-kind") > 1
 
 
 def test_a_hot_key_in_node_is_throttled_without_the_door_and_not_with_it(tmp_path: Path) -> None:
@@ -103,19 +108,17 @@ def test_a_hot_key_in_node_is_throttled_without_the_door_and_not_with_it(tmp_pat
     )
     load = (str(int(RATE)),)
     with a_world(tmp_path, limited, "--bucket-units", "10") as world:
-        without = [
-            json.loads(line) for line in nodejs.run("puts.mjs", world.behind, "plain", *load, "4")
-        ]
+        without = [json.loads(line) for line in run("puts.mjs", world.behind, "plain", *load, "4")]
         assert all(second["throttled"] > RATE / 8 for second in without[1:])
-        lines = nodejs.run("puts.mjs", world.door, "spread", *load, "60", "until calm")
+        lines = run("puts.mjs", world.door, "spread", *load, "60", "until calm")
         seconds = [json.loads(line) for line in lines]
         assert [second["throttled"] for second in seconds[-3:]] == [0, 0, 0]
         assert all(second["accepted"] == RATE for second in seconds[-3:])
-        assert len([name for name in world.stored() if TAG in name]) >= 4
+        assert world.buckets_used() >= 4
 
 
 @pytest.mark.parametrize("name", ["shop.mjs", "puts.mjs"])
 def test_the_programs_know_nothing_of_heatsink(name: str) -> None:
-    lines = (nodejs.PROGRAMS / name).read_text().splitlines()
+    lines = (PROGRAMS / name).read_text().splitlines()
     code = [line for line in lines if not line.startswith("//")]
     assert not [line for line in code if "eatsink" in line or "door" in line]

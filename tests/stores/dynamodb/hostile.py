@@ -3,6 +3,7 @@
 Each call carries a number, and an honest answer echoes it. After every run it must hold:
 
 - no call gets the answer to another, nor half an answer, however late or odd the bytes come;
+- no call gets headers that are not of its answer;
 - a call ends by its deadline;
 - a call whose complete answer came in time succeeds;
 - a write is never sent twice, and a connection gets no request that its server will not read;
@@ -30,6 +31,7 @@ TIMEOUT_S = 2.0
 LATE_S = 0.1
 TICK_S = 1e-6  # timers of one moment fire in any order
 TURNS, CALLERS, CALLS = 4, 10, 12
+EARLY, EARLY_MS = b"Date: Tue, 14 Nov 2000 22:13:20 GMT\r\n", 974_240_000_000
 HONEST = ("plain", "chunked", "interim", "last")
 HOSTILE = (
     "silence", "reset", "end", "half and end", "half and reset", "half and silence", "slow",
@@ -77,7 +79,8 @@ class Wire(asyncio.Transport):
         ok, more = b"HTTP/1.1 200 OK\r\nDate: Tue, 14 Nov 2023 22:13:20 GMT\r\n", b""
         length = len(body)
         if self._kind == "interim":
-            ok = b"HTTP/1.1 100 Continue\r\n\r\n" * self._rng.randint(1, 2) + ok
+            early = b"HTTP/1.1 103 Early Hints\r\n" + EARLY + b"\r\n"
+            ok = early * self._rng.randint(1, 2) + b"HTTP/1.1 200 OK\r\n"
         if self._kind == "last":
             more = b"Connection: close\r\n"
         if self._kind == "too long":
@@ -285,6 +288,8 @@ class World:
         else:
             if answer.body != {"n": number}:
                 self.violated(f"call {number} got the answer {answer.body}")
+            if answer.store_ms == EARLY_MS:
+                self.violated("a call got the date of an interim answer")
             if number not in self.answered:
                 self.violated("a call succeeded without a complete answer")
         self.outcomes[outcome] += 1

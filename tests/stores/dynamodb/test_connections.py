@@ -147,11 +147,23 @@ async def test_answers_in_other_frames_are_read(answer: bytes) -> None:
         (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "is not DynamoDB"),
         (OK + OK, "is not DynamoDB"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "is not DynamoDB"),
+        (framed(Reply(200, b'{"a":' * 100_000)), "is not DynamoDB"),
+        (framed(Reply(500, b'{"a":' * 100_000)), "is not DynamoDB"),
+        (framed(Reply(400, b'{"__type": "a\\nb"}')), "is not DynamoDB"),
     ],
 )
 async def test_an_answer_of_wrong_length_or_form_is_refused(answer: bytes, said: str) -> None:
     async with Scripted([answer]).listening() as url:
         assert said in await said_by(url)
+
+
+async def test_an_error_of_many_lines_is_told_in_one_short_line() -> None:
+    said = b'{"__type": "x#ValidationException", "message": "a\\nb%b"}' % (b"\\u001b" * 100_000)
+    async with Scripted([framed(Reply(400, said))]).listening() as url:
+        told = await said_by(url, HeatsinkError)
+    assert "a b" in told
+    assert told.isprintable()
+    assert len(told) < 2_000
 
 
 async def test_slow_bytes_end_at_the_deadline() -> None:

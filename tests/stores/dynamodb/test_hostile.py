@@ -67,6 +67,20 @@ def an_interim_answer_counts_as_the_answer() -> Iterator[None]:
 
 
 @bug
+def headers_of_an_interim_answer_are_kept() -> Iterator[None]:
+    """The answer then has the date of 103 Early Hints, if it has none of its own."""
+    complete = Connection.on_message_complete
+
+    def keep(self: Connection) -> None:
+        named = self._named
+        complete(self)
+        self._named = named
+
+    with patch.object(Connection, "on_message_complete", keep):
+        yield
+
+
+@bug
 def bytes_after_the_answer_are_ignored() -> Iterator[None]:
     """Bytes that nobody asked for stay in the parser, before the next answer."""
     receive = Connection.data_received

@@ -18,7 +18,9 @@ from click.testing import CliRunner, Result
 from heatsink.cli import main
 from heatsink.emulator.engine import Engine
 from heatsink.emulator.operations import reads, writes
+from heatsink.emulator.rows import Row
 from heatsink.emulator.settings import EngineSettings
+from heatsink.stores.dynamodb.verify import indexes
 from heatsink.stores.dynamodb.verify.assumptions import ALL, cost_of, estimate
 from heatsink.stores.dynamodb.verify.ground import Ground
 from heatsink.stores.dynamodb.wire.errors import Throttled, TransactionCanceled
@@ -111,6 +113,32 @@ def denied_scans(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "answer", refuse)
 
 
+def items_made_by_removals(patch: pytest.MonkeyPatch) -> None:
+    new = writes.PreparedWrite._new
+
+    def made(self: writes.PreparedWrite, old: Row | None) -> Row | None:
+        found = new(self, old)
+        return Row(self.target, 2) if found is None and self.verb == "update" else found
+
+    patch.setattr(writes.PreparedWrite, "_new", made)
+
+
+def iterators_that_name_no_table(patch: pytest.MonkeyPatch) -> None:
+    send = Ground.stream
+
+    async def stream(self: Ground, operation: str, **payload: Any) -> Any:
+        given = payload.get("ShardIterator", "")
+        if given.startswith("opaque:"):
+            payload["ShardIterator"] = given.removeprefix("opaque:")
+        reply = await send(self, operation, **payload)
+        for field in ("ShardIterator", "NextShardIterator"):
+            if reply.body.get(field):
+                reply.body[field] = f"opaque:{reply.body[field]}"
+        return reply
+
+    patch.setattr(Ground, "stream", stream)
+
+
 @pytest.mark.parametrize(
     ("plant", "found"),
     [
@@ -119,6 +147,8 @@ def denied_scans(patch: pytest.MonkeyPatch) -> None:
         (another_error, {"throttled writes and bursts", "hot key of an on-demand table"}),
         (no_reasons, {"cancellation reasons", "throttled transactions"}),
         (denied_scans, {"permissions"}),
+        (items_made_by_removals, {"removals from a missing item"}),
+        (iterators_that_name_no_table, {"iterators of a stream"}),
     ],
 )
 def test_a_planted_difference_is_found(
@@ -132,6 +162,18 @@ def test_a_planted_difference_is_found(
     assert result.exit_code == 1
     assert {name for name, state in states(result).items() if state == "different"} >= found
     assert limited.client().list_tables()["TableNames"] == []
+
+
+def test_an_index_that_lags_is_waited_for_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_indexes = {one.name for one in indexes.ASSUMPTIONS}
+    with LocalDynamoDB(EngineSettings(port=0, index_lag_s=0.1)) as dynamodb:
+        found = states(run(dynamodb, "--max-cost", "0.01"))
+        assert {found[name] for name in of_indexes} == {"same"}
+        monkeypatch.setattr(indexes, "LAG_S_MAX", 0.0)
+        found = states(run(dynamodb, "--max-cost", "0.01"))
+        assert found["lag of a global index"] == "different"
 
 
 def test_checks_above_the_cap_are_left_out_and_named(limited: LocalDynamoDB) -> None:

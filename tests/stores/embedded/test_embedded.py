@@ -192,6 +192,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
         join(tmp_path / "file")
 
 
+@pytest.mark.full("writes a log that takes a server a while to read")
 def test_a_server_that_still_reads_its_log_is_waited_for(tmp_path: Path) -> None:
     with joined(tmp_path) as first, Redis.from_url(first.url) as redis:
         for _ in range(20):

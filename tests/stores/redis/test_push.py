@@ -5,17 +5,27 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from heatsink.errors import Unavailable
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
+from heatsink.registry.news import PUSHED_S, Polls, tells_s
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.redis import with_redis
 from heatsink.stores.redis.address import RedisKeys, parse
 from heatsink.stores.redis.connection import Connection
-from heatsink.stores.redis.news import PATIENCE, PUSHED_S, REPEAT_S, RedisNews, RedisSoft
+from heatsink.stores.redis.news import (
+    PAIR_POLLS_S,
+    PATIENCE,
+    REPEAT_S,
+    SOFT_POLLS_S,
+    RedisNews,
+    RedisSoft,
+    RedisWire,
+)
 from heatsink.testing import ManualClock
 from heatsink.testing.redis import RedisServer
 from tests.servers import real
@@ -30,8 +40,11 @@ class Noted:
     def __init__(self) -> None:
         self.commands: list[tuple[Any, ...]] = []
         self.follower: RedisNews | None = None
+        self.is_down = False
 
     async def run(self, *words: Any) -> Any:
+        if self.is_down:
+            raise Unavailable("Redis is down")
         self.commands.append(words)
         if words[0] == "PUBLISH" and self.follower is not None:
             self.follower.hear(words[2])
@@ -78,6 +91,108 @@ async def test_without_pushes_a_follower_polls_and_later_more_slowly(clock: Manu
         await clock.advance(0.1)
     assert PATIENCE < len(ours.commands) < PATIENCE + 40
     follower.hear(b"junk")
+
+
+async def test_a_large_fleet_without_a_leader_polls_redis_seldom_and_evenly(
+    clock: ManualClock,
+) -> None:
+    """Of 10,000 processes, 500 are looked at here: they may poll a twentieth of the whole."""
+    servers, share, lasts_s, rng = 10_000, 20, 40, Random(1)
+    ours = Noted()
+    anything: Any = ours
+    fleet = [RedisNews(anything, KEYS, clock, rng=rng) for _ in range(servers // share)]
+    for follower in fleet:
+        follower.hear(msgspec.msgpack.encode([PAIR]))
+    polls = []
+    for _ in range(lasts_s):
+        before = len(ours.commands)
+        for _ in range(5):
+            await clock.advance(0.2)
+            for follower in fleet:
+                await follower.pair(servers)
+        polls.append(len(ours.commands) - before)
+    assert polls[0] == 0  # a publication may still come
+    assert 0.7 < sum(polls[2:]) / (lasts_s - 2) / (PAIR_POLLS_S / share) < 1.1
+    assert max(polls) < 1.7 * PAIR_POLLS_S / share
+
+
+async def test_a_fleet_with_rare_publications_relies_on_them(clock: ManualClock) -> None:
+    servers = 60_000
+    _, leader, ours, follower = pushed(clock)
+    await follower.pair(servers)
+    ours.commands.clear()
+    for _ in range(5):
+        await leader.publish("i", {}, PAIR)
+        await clock.advance(tells_s(servers))
+        assert tells_s(servers) > PUSHED_S
+        assert follower.is_pushed
+        assert await follower.pair(servers) == PAIR
+    assert ours.commands == []
+
+
+async def test_between_two_polls_a_failing_redis_does_not_seem_to_answer(
+    clock: ManualClock,
+) -> None:
+    _, _, ours, follower = pushed(clock)
+    ours.is_down = True
+    for _ in range(PATIENCE + 20):
+        with pytest.raises(Unavailable):
+            await follower.pair()
+        await clock.advance(0.1)
+    ours.is_down = False
+    await clock.advance(1.0)
+    assert await follower.pair() is None
+
+
+async def test_a_large_fleet_without_a_leader_seldom_reads_soft_decisions(
+    clock: ManualClock,
+) -> None:
+    servers, share, lasts_s, rng = 10_000, 20, 60, Random(1)
+    ours = Noted()
+    anything: Any = ours
+    news = RedisNews(anything, KEYS, clock, rng=rng)
+    news.servers = servers
+    polls = [Polls(clock, rng, SOFT_POLLS_S) for _ in range(servers // share)]
+    fleet = [RedisSoft(anything, KEYS, news, each) for each in polls]
+    for reader in fleet:
+        await reader.read()
+    assert len(ours.commands) == 2 * len(fleet)  # at the start, each must know what was decided
+    for _ in range(lasts_s):
+        await clock.advance(1.0)
+        for reader in fleet:
+            await reader.read()
+    reads_s = (len(ours.commands) / 2 - len(fleet)) / lasts_s
+    assert 0.6 < reads_s / (SOFT_POLLS_S / share) < 1.1
+
+
+class Silent:
+    """A subscription on which nothing comes, and whose connection is dead."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.pings = 0
+
+    async def get_message(self, timeout: float) -> None:
+        await self._clock.advance(timeout)
+
+    async def ping(self) -> None:
+        self.pings += 1
+
+
+@pytest.mark.parametrize(("servers", "most_s", "pings"), [(1, 4.0, 3), (10_000, 11.0, 1)])
+async def test_a_dead_subscription_is_noticed_in_a_large_fleet_by_fewer_pings(
+    clock: ManualClock, servers: int, most_s: float, pings: int
+) -> None:
+    anything: Any = Noted()
+    news = RedisNews(anything, KEYS, clock)
+    news.servers = servers
+    address = parse("redis://127.0.0.1:1")
+    wire = RedisWire(anything, address, KEYS, clock, Random(1), news)
+    silent, began_s = Silent(clock), clock.monotonic_s()
+    with pytest.raises(TimeoutError):
+        await wire._take_messages(silent, anything)
+    assert clock.monotonic_s() - began_s <= most_s
+    assert silent.pings == pings
 
 
 async def test_soft_decisions_are_pushed_too(clock: ManualClock) -> None:

@@ -184,7 +184,10 @@ class Knee:
         return min(load.workers * 2, self._proven, wanted), known
 
     def _step_back(self) -> None:
-        """Go one step down, and measure again on the way up, since the knee may have moved."""
+        """Allow fewer workers, one step down, and measure every step up again.
+
+        The knee may have moved.
+        """
         self.rest()
         self._found_s = None
         self._proven = max(int(self._proven / STEP), 1)
@@ -238,7 +241,11 @@ class Knee:
 
 
 class Look:
-    """Measures the throughput after a change of the number of workers has taken effect."""
+    """Measures the throughput with the present number of workers.
+
+    The measurement begins one service time after the number changed, so that the change has taken
+    effect.
+    """
 
     def __init__(self, load: Load) -> None:
         self.workers = load.workers
@@ -352,12 +359,12 @@ class TimeDecay:
         self._deep_cycles = 0
         cap = self._rules.base * self._rules.growth_max
         wanted = self._rules.bounded(min(load.workers * 2, cap))
-        return Target(wanted, f"{_deep(load)} for {self._rules.cycles} turns")
+        return Target(wanted, f"{_deep(load)}, {self._rules.cycles} turns in a row")
 
 
 def _deep(load: Load) -> str:
-    return f"{load.depth:,.1f} runnable items per worker"
+    return f"{load.depth:,.1f} items per worker can run now"
 
 
 def _calm(load: Load) -> str:
-    return f"only {load.depth:,.1f} runnable items per worker"
+    return f"only {load.depth:,.1f} items per worker can run now"

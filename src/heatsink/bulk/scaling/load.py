@@ -68,6 +68,8 @@ class PartitionReading(msgspec.Struct, frozen=True):
 
     load: PartitionLoad
     workers: int
+    is_fresh: bool = True
+    """False if the partition was idle, and was not read in this turn."""
 
 
 class WorkerObservation(msgspec.Struct, frozen=True):
@@ -123,7 +125,8 @@ class LoadMeter:
         arrived = max(present - self._present + finished, 0)
         if done and seen.service_us:
             self._service_s = seen.service_us / 1e6
-        self._time_s, self._present, self._done = time_s, present, done
+        if reading.is_fresh:
+            self._time_s, self._present, self._done = time_s, present, done
         return Load(
             time_s=time_s,
             workers=reading.workers,

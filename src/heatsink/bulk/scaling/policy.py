@@ -31,10 +31,10 @@ class _Partition:
     waited: int = 0
 
     def next_target(self, load: Load) -> Target:
-        """Return the law's next target.
+        """Return the number of workers that the partition should have next.
 
-        The old target stays until the partition has as many workers as the old target, but for at
-        most `PATIENCE` turns.
+        While the partition does not have as many workers as its last target, the last target stays,
+        for at most `PATIENCE` turns. After that the scaling law decides.
         """
         settled = Target(load.workers if self.target is None else self.target, "as before")
         if load.workers != settled.workers and self.waited < PATIENCE:
@@ -86,11 +86,13 @@ class WorkerPolicy:
         }
 
     def _settled(self, wanted: dict[int, int], given: dict[int, int]) -> dict[int, int]:
-        """Return each partition's share of the maximum number of workers.
+        """Return each partition's workers: `given`, or the present targets if they are near it.
 
-        If the current target of every partition is within a tenth of its share in `given`, the
-        current targets stay. Waiting work changes every second, and workers should not move for
-        small changes.
+        `wanted` is what the scaling laws want, by partition. `given` divides the fleet's maximum
+        number of workers among the partitions. Waiting work changes every second, and workers
+        should not move for small changes. So the present targets stay if each is within a tenth of
+        `given` and none is above `wanted`. They do not stay if `given` is all that is wanted, or if
+        they exceed the maximum.
         """
         in_force = {number: self._partitions[number].target or 0 for number in given}
         if given == wanted or sum(in_force.values()) > self._rules.fleet_max:
@@ -153,7 +155,10 @@ def water_fill(wanted: Mapping[int, int], weights: Mapping[int, float], cap: int
 def _with_rest(
     given: dict[int, int], wanted: Mapping[int, int], weights: Mapping[int, float], left: int
 ) -> dict[int, int]:
-    """Add the `left` workers one by one, each to the partition with the fewest for its weight."""
+    """Add `left` workers to `given`, one by one: each to the partition with fewest for its weight.
+
+    No partition gets more than it wants.
+    """
     for _ in range(left):
         behind = [name for name in given if given[name] < wanted[name]]
         if not behind:

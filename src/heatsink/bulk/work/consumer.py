@@ -1,16 +1,17 @@
 """The consumer: owns partitions of the queue in a worker process, and runs their items.
 
 Any number of consumers may run. Each stays a member as long as it renews its membership. Members
-divide the partitions evenly. Each member tries the partitions in a different order, so that two
-members rarely compete for a partition. Ownership only decides which consumer claims from a
-partition. Only the lease of an item keeps two workers from running the item at the same time.
+divide the partitions evenly, so that no item waits for a member that lacks its action
+(`division.py`). Each member tries the partitions in a different order, so that two members rarely
+compete for a partition. Ownership only decides which consumer claims from a partition. Only the
+lease of an item keeps two workers from running the item at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from random import Random
@@ -21,20 +22,23 @@ from heatsink.bulk.batch import Batch, State
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.limits import LimitBook
 from heatsink.bulk.plan import LEGACY, QueuePlan
+from heatsink.bulk.settings import ConsumerSettings
 from heatsink.bulk.store import QueueStores, Verb
 from heatsink.bulk.submit import LEFT_BEHIND, give_up
 from heatsink.errors import Closed, Conflict, HeatsinkError, InvalidInput, Misconfigured, Retryable
-from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_whole
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Targets
 
+from .division import Division, consumer_name
 from .handler_errors import HandlerErrors
 from .pool import Room, Terms
 from .pump import Pump, WorkMeter
+from .remote import Desk
 from .webhooks import webhook_action
 
 logger = logging.getLogger("heatsink")
+Round = Callable[[], Awaitable[None]]
 VERBS: dict[State, Verb] = {"cancelling": "cancel", "paused": "pause"}
 WORKERS = "workers"
 TIDY_S = 0.25
@@ -49,40 +53,9 @@ TARGETS_S = 1.0
 LIMITS_S = 0.25
 BELL_S = 1.0
 FAREWELL_S = 2.0
-WORKERS_MAX = 10_000
+CUT_OFF_S = 5.0  # how long a client that closes waits for its workers
 PAGE = 100  # batches, or parts of a partition, that one round inspects
 TIMEOUT_S = 10.0
-LEGACY_PREFIX = "unpartitioned/"  # of consumers that share the unpartitioned queue
-
-
-class ConsumerSettings(CheckedStruct, frozen=True):
-    """The settings of `hs.worker(actions, …)`, such as `workers=16`."""
-
-    workers: int = 8
-    """Workers in each partition, until a coordinator sets another number."""
-    workers_max: int = 256
-    """Maximum number of workers in one partition."""
-    lease_s: float = 10.0
-    """Seconds of the lease on claimed items. If it is not renewed, other workers get the items."""
-    member_s: float = 5.0
-    """Seconds of the lease on partitions. If it is not renewed, other processes get the partitions.
-    """
-    grace_s: float = 8.0
-    """How long running items may take to finish after `stop`."""
-    partitioned: bool = True
-    """The same setting as in `BulkSettings`."""
-    concurrency: int | None = None
-    """Maximum number of handlers that run at once in this process; None means no such maximum."""
-
-    def __post_init__(self) -> None:
-        check_whole("workers", self.workers, 1, WORKERS_MAX)
-        check_whole("workers_max", self.workers_max, self.workers, WORKERS_MAX)
-        check_number("lease_s", self.lease_s, 0.1, 3_600)
-        check_number("member_s", self.member_s, 0.1, 3_600)
-        check_number("grace_s", self.grace_s, 0, 3_600)
-        check_kind("partitioned", self.partitioned, bool)
-        if self.concurrency is not None:
-            check_whole("concurrency", self.concurrency, 1, WORKERS_MAX)
 
 
 class Consumer:
@@ -110,7 +83,7 @@ class Consumer:
         rng: Random,
         once: Once = no_store,
     ) -> None:
-        self.name = name if settings.partitioned else LEGACY_PREFIX + name
+        self.name = consumer_name(name, settings.partitioned)
         self.meter = WorkMeter()
         self._stores = stores
         self._bulk = bulk
@@ -123,15 +96,22 @@ class Consumer:
         self._errors = HandlerErrors(bulk.hooks, clock)
         self._housekeeping = Housekeeping(stores, bulk, clock)
         self._activity = Activity(stores, clock)
+        self._division = Division(self.name, list(self._actions), settings.member_s, clock)
         self._targets = Targets()
         self._book = LimitBook(declared_limits(self._actions))
         self._pumps: dict[int, Pump] = {}
         self._tasks: dict[Pump, asyncio.Task[None]] = {}
-        self._stopped = asyncio.Event()
+        self._stopped, self._ended = asyncio.Event(), asyncio.Event()
+        self._ended.set()
         self._is_cut_off = self._has_run = False
         self._state: Any = None
         self._room = None if settings.concurrency is None else Room(settings.concurrency)
+        self._desk: Desk | None = None
         self._renewed_s = -inf
+
+    def hand_over_at(self, desk: Desk) -> None:
+        """Let remote workers run the items. This call must come before `run`."""
+        self._desk, self._room, self.meter = desk, desk.demand, desk.meter
 
     @property
     def is_ready(self) -> bool:
@@ -189,11 +169,21 @@ class Consumer:
             (self._find_work, TIDY_S),
             (self._follow_targets, TARGETS_S),
             (self._announce, self._settings.member_s),
-            (self._follow_limits, LIMITS_S),
+            (self._follow_operators, LIMITS_S),
             (self._listen, 0.0),
         )
-        with suppress(Retryable):  # the round repeats it
-            await self._announce()
+        self._ended.clear()
+        try:
+            with suppress(Retryable):  # the round repeats it
+                await self._announce()
+            await self._repeat_all(rounds)
+        finally:
+            self._ended.set()
+        if self._is_cut_off:
+            raise Closed("the client was closed while its worker ran: stop the worker first")
+
+    async def _repeat_all(self, rounds: Iterable[tuple[Round, float]]) -> None:
+        """Repeat all rounds until `stop`, then give everything back."""
         loops = [asyncio.ensure_future(self._repeat(*one)) for one in rounds]
         try:
             await self._stopped.wait()
@@ -204,8 +194,6 @@ class Consumer:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self._close()
-        if self._is_cut_off:
-            raise Closed("the client was closed while its worker ran: stop the worker first")
 
     def stop(self) -> None:
         """Make `run` finish its running items, give back all other items, and return.
@@ -217,7 +205,19 @@ class Consumer:
         """
         self._stopped.set()
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]], pause_s: float) -> None:
+    async def cut_off(self) -> None:
+        """Make `run` give everything back, and raise `Closed`, since the client closes.
+
+        Returns when `run` has done this, also if its task was cancelled before, and after
+        `CUT_OFF_S` at the latest.
+        """
+        if not self._ended.is_set():
+            self._is_cut_off = self._is_cut_off or not self._stopped.is_set()
+            self._stopped.set()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), CUT_OFF_S)
+
+    async def _repeat(self, work: Round, pause_s: float) -> None:
         while not self._bulk.is_closed:
             try:
                 await work()
@@ -237,27 +237,27 @@ class Consumer:
     async def _balance(self) -> None:
         ttl_ms = int(self._settings.member_s * 1000)
         began_s = self._clock.monotonic_s()
-        everybody = await self._stores.fleet.join(self.name, list(self._actions), ttl_ms)
-        members = [name for name in everybody if self._is_of_my_kind(name)]
+        division, join = self._division, self._stores.fleet.join
+        members, offered = await join(self.name, division.announced, ttl_ms)
         partitions = await self._all_partitions()
         await self._renew(ttl_ms)
         self._renewed_s = began_s
-        most = quota(self.name, members, len(partitions))
-        mine = [partition for partition in self.partitions if partition in partitions]
-        for partition in sorted({*self.partitions} - {*mine[:most]}):
+        share = division.share(members, offered, partitions, self.partitions)
+        for partition in sorted({*self.partitions} - {*share.kept}):
             await self._hand_off(partition)  # also those that are not in the plan any more
-        others = [p for p in wanted_first(self.name, members, partitions) if p not in self._pumps]
-        while others and len(self._pumps) < most:
+        await self._take(share.called, share.most, ttl_ms)
+        await self._take(share.others, share.even, ttl_ms)
+        self._forget_ended()
+
+    async def _take(self, wanted: list[int], most: int, ttl_ms: int) -> None:
+        """Try to own these partitions in turn, until this process has `most`."""
+        while wanted and len(self._pumps) < most:
             count = min(most - len(self._pumps), OWN_AT_ONCE)
-            tried, others = others[:count], others[count:]
+            tried, wanted = wanted[:count], wanted[count:]
             owned = await asyncio.gather(*(self._own(partition, ttl_ms) for partition in tried))
             for partition, is_mine in zip(tried, owned, strict=True):
                 if is_mine:
                     self._start(partition)
-        self._forget_ended()
-
-    def _is_of_my_kind(self, member: str) -> bool:
-        return member.startswith(LEGACY_PREFIX) != self._settings.partitioned
 
     async def _all_partitions(self) -> list[int]:
         if not self._settings.partitioned:
@@ -267,7 +267,7 @@ class Consumer:
     async def _own(self, partition: int, ttl_ms: int) -> bool | None:
         """Take or renew ownership of a partition. Returns whether this consumer owns it now.
 
-        Returns None if the partition's server does not answer.
+        Returns None if the partition's server does not answer, so nothing is known.
         """
         workers = self._target(partition)
         try:
@@ -286,6 +286,7 @@ class Consumer:
         terms, clock, rng = self._terms(), self._clock, self._rng
         pump = Pump(partition, self._stores, self._actions, terms, self.meter, clock, rng)
         pump.pool.resize(self._target(partition))
+        pump.obey(self._bulk.controls)
         self._activity.note(partition)
         self._pumps[partition] = pump
         self._tasks[pump] = asyncio.ensure_future(pump.run())
@@ -293,7 +294,12 @@ class Consumer:
     def _terms(self) -> Terms:
         lease_s, once = self._settings.lease_s, self._once
         book, hooks = self._book, self._hooks
-        return Terms(self.name, lease_s, once, self._errors, book, hooks, self._state, self._room)
+        shared = self._state, self._room, self._desk
+        return Terms(
+            *(self.name, lease_s, once, self._errors, book, hooks, *shared),
+            mark=self._settings.mark,
+            lacks=self._division.lacks,
+        )
 
     async def _hand_off(self, partition: int) -> None:
         pump = self._pumps.pop(partition)
@@ -347,10 +353,12 @@ class Consumer:
         for partition in self._busy_partitions:
             await self._quietly(self._housekeeping.look_at_parts(partition))
 
-    async def _follow_limits(self) -> None:
-        """Use the limits that an operator has set."""
-        if self._book.change(self._bulk.settings.limits):
-            for pump in self._pumps.values():
+    async def _follow_operators(self) -> None:
+        """Use the limits and the controls that operators have set."""
+        is_new = self._book.change(self._bulk.settings.limits, self._bulk.controls)
+        for pump in list(self._pumps.values()):
+            pump.obey(self._bulk.controls)
+            if is_new:
                 pump.ask_again()
 
     async def _follow_targets(self) -> None:
@@ -419,26 +427,19 @@ class Consumer:
             logger.info("%s: %s", self.name, error)
 
 
-def quota(name: str, members: Sequence[str], partitions: int) -> int:
-    """Return how many partitions a member may own.
+async def free_consumer(
+    stores: QueueStores, name: str, mark: str, partitions: Sequence[int]
+) -> int:
+    """Free what a dead consumer had: its partitions, its places at limits, and leases of items.
 
-    The quotas of all members add up to the number of partitions.
+    `mark` is the `ConsumerSettings.mark` of the consumer. Returns the number of places.
     """
-    if name not in members:
-        return 0
-    each, rest = divmod(partitions, len(members))
-    return each + (sorted(members).index(name) < rest)
-
-
-def wanted_first(name: str, members: Sequence[str], partitions: Sequence[int]) -> list[int]:
-    """Return the order in which a member tries to own partitions.
-
-    Each member starts at a different partition.
-    """
-    if name not in members:
-        return list(partitions)
-    start = sorted(members).index(name) * len(partitions) // len(members)
-    return [*partitions[start:], *partitions[:start]]
+    await stores.fleet.leave(name)
+    for first in range(0, len(partitions), OWN_AT_ONCE):
+        some = partitions[first : first + OWN_AT_ONCE]
+        await asyncio.gather(*(stores.fleet.disown(each, name, mark) for each in some))
+    declared = await stores.places.declared()
+    return await stores.places.free(f"{name}/", sorted(declared.limits))
 
 
 class Activity:
@@ -465,7 +466,7 @@ class Activity:
         self._noted.add(partition)
 
     async def ask(self, partitions: Sequence[int]) -> list[tuple[int, bool]]:
-        """Ask the partitions whose turn it is. Returns those that answered."""
+        """Ask the store which of these partitions are idle, those asked longest ago first."""
         now_s = self._clock.monotonic_s()
         before_s = now_s - max(ASK_S, len(partitions) / ASK_PER_S) + TIDY_S / 2
         waiting = [p for p in partitions if self._asked_s.get(p, 0.0) <= before_s]

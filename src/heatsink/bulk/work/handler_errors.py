@@ -18,14 +18,17 @@ from random import Random
 from traceback import format_exception
 
 from heatsink.bulk.actions import Action, Context, Fail, RateLimited, Retry
-from heatsink.bulk.store import FAILED, RETRY, Setback
+from heatsink.bulk.store import FAILED, RETRY, QueueStores, Setback, Slice
+from heatsink.errors import HeatsinkError
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import Attribute, Hooks
 from heatsink.primitives.retry import Pauses
 from heatsink.primitives.words import counted
 
+logger = logging.getLogger("heatsink")
 EVERY_S = 60.0
+REFUSED_S_MAX = 3_600.0
 KINDS_MAX = 1_000
 REASON_MAX = 500
 UNKNOWN_S = (1.0, 5.0)
@@ -78,12 +81,28 @@ class HandlerErrors:
 
 
 def _is_encodable(error: BaseException) -> bool:
-    """Whether a log in UTF-8 can hold the traceback: a text with half a character cannot be."""
+    """Return whether a log in UTF-8 can hold the traceback.
+
+    It cannot if the traceback quotes text with half a surrogate pair.
+    """
     try:
         "".join(format_exception(error)).encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+async def slow_down(
+    stores: QueueStores, partition: int, refused: Slice, per_s: float, after_s: float
+) -> None:
+    """Record that a downstream service refused an item. Items were started at the rate `per_s`."""
+    after_ms = int(min(after_s, REFUSED_S_MAX) * 1000)
+    try:
+        await stores.limits.refused(refused.lane, per_s, after_ms)
+        if not refused.limited:
+            await stores.queue.steer(partition, refused.part, "limit")
+    except HeatsinkError as error:
+        logger.info("the queue did not record that an item was rate-limited: %s", error)
 
 
 # -- what an exception means for its item -------------------------------------------------------
@@ -97,8 +116,8 @@ class TimedOut(Exception):
     """The handler did not return in time."""
 
 
-class PlaceLost(Exception):
-    """The lease of the item's place at a limit ended, so its handler was cancelled."""
+class LeaseLost(Exception):
+    """A lease of the item, or of its place at a limit, ended, so the pool cancelled the handler."""
 
 
 class UnknownAction(Exception):
@@ -115,7 +134,7 @@ class BadDelay(Exception):
 
 TOLD_ELSEWHERE = (
     TimedOut,
-    PlaceLost,
+    LeaseLost,
     UnknownAction,
     asyncio.CancelledError,
 )  # and without a traceback
@@ -136,7 +155,7 @@ def verdict(
     reason = _reason(error)
     if isinstance(error, RateLimited):
         return RETRY, Setback(offset, reason, _ms(after_s or 0.0), counted=False)
-    if isinstance(error, PlaceLost):
+    if isinstance(error, LeaseLost):
         return RETRY, Setback(offset, reason, 0, counted=False)
     if isinstance(error, UnknownAction) and error.may_come:
         return RETRY, Setback(offset, reason, _ms(rng.uniform(*UNKNOWN_S)), counted=False)

@@ -53,7 +53,8 @@ ANSWER_S_MAX = 0.1
 READY_S = 0.1  # a claim takes the items that start within this time
 RETRY_S = 0.25
 ASK_AGAIN_S = (0.01, 2.0)  # bounds of the pause when no start is free: the rate may be raised
-DRIFT = 1e-4  # maximum drift between two clocks
+DRIFT, TICK_S = 1e-4, 0.001  # two clocks' maximum drift; slots round their time down to ms
+ROUGH_S = 0.03  # a limit's clock is asked again if it is known less exactly, for ANSWERS at most
 ANSWERS = 4
 NEWS_BYTES = 4 << 20  # results per call to the store; larger calls would hold up other calls
 NEVER = float("inf")
@@ -66,9 +67,9 @@ _decoded = msgspec.msgpack.Decoder(Setback).decode
 
 
 class Held:
-    """One slice under its lease.
+    """One claimed slice of items, and its lease.
 
-    If its items need places at limits, `lanes` has the lane of each item.
+    If the items need places at limits, `lanes` has the lane of each item.
     """
 
     __slots__ = (
@@ -228,13 +229,14 @@ class Ledger:
 class HomeClock:
     """Estimates the clock of a rate limit's home slot from the times in its answers.
 
-    The home slot read its clock at some time between the request and the answer. So every answer
-    gives an interval for the difference of the two clocks. The intersection of many intervals is
-    more exact than one interval. A start within `window` is on time by the home slot's clock,
+    The home slot read its clock at some time between the request and the answer, and tells whole
+    milliseconds. So every answer gives an interval for the difference of the two clocks, and the
+    intersection of many is more exact. A start within `window` is on time by the home slot's clock,
     however long the booking took. Without the estimate, starts that were booked before and after a
-    slow answer could come closer together than the rate allows. After `ANSWERS` answers, the
-    estimate is used even if it is not exact. Then starts may be late by up to `late_s`. Each
-    booking states this delay, and the limit then leaves more time before later starts.
+    slow answer could come closer together than the rate allows. If it is not exact, starts may be
+    late by up to `late_s`. Each booking states this delay, and the limit then leaves more time
+    before later starts. If the estimate is off by less than `ROUGH_S`, this costs less than to ask
+    again. Otherwise the lane waits for up to `ANSWERS` answers.
     """
 
     def __init__(self) -> None:
@@ -242,16 +244,21 @@ class HomeClock:
         self._learned_s = 0.0
         self._answers = 0
 
-    def learn(self, home_s: float, asked_s: float, now_s: float) -> None:
+    def learn(self, home_s: float, asked_s: float, now_s: float) -> bool:
+        """Learn from an answer: it came at `now_s` to a request of `asked_s`, and carries `home_s`.
+
+        Returns False if it contradicts earlier answers, since somebody has set one of the clocks.
+        Then the estimate starts anew, and bookings made before may have stated a shorter delay.
+        """
         drift_s = DRIFT * (now_s - self._learned_s)
-        low_s, high_s = asked_s - home_s, now_s - home_s
-        if self._low_s - drift_s <= high_s and low_s <= self._high_s + drift_s:
+        low_s, high_s = asked_s - home_s - TICK_S, now_s - home_s
+        agrees = self._low_s - drift_s <= high_s and low_s <= self._high_s + drift_s
+        if agrees:
             low_s = max(low_s, self._low_s - drift_s)
             high_s = min(high_s, self._high_s + drift_s)
-        else:
-            self._answers = 0  # the clock was set
+        self._answers = self._answers + 1 if agrees else 1
         self._low_s, self._high_s, self._learned_s = low_s, high_s, now_s
-        self._answers += 1
+        return agrees
 
     @property
     def _is_exact(self) -> bool:
@@ -259,7 +266,7 @@ class HomeClock:
 
     @property
     def is_known(self) -> bool:
-        return self._is_exact or self._answers >= ANSWERS
+        return self._high_s - self._low_s <= ROUGH_S or self._answers >= ANSWERS
 
     def late_s(self, now_s: float) -> float:
         """Return how late a start that is booked now may be by the home slot's clock."""
@@ -286,10 +293,11 @@ class Start(NamedTuple):
 class Lane:
     """A rate-limited lane: each of its items needs a start time, booked in advance in `starts`.
 
-    `waiting` is the number of items that are not claimed yet. `items` holds the claimed items.
-    The last booking took `took_s`. The largest grant so far was for `grant` items. If the items
-    have `needs` (limits on running items), `permits` says for how many of them the lane has
-    places. Start times are booked under `base`, the lane's name without the needs.
+    `waiting` is the number of items that are not claimed yet. `items` holds the claimed items that
+    have not started. The last booking took `took_s`. The largest grant so far was for `grant`
+    items. If the items need places at limits (`needs`), `permits` is the number of items for which
+    the lane already has all places. Start times are booked under `base`, the lane's name without
+    the needs.
     """
 
     starts: deque[Start] = field(default_factory=deque)
@@ -319,7 +327,7 @@ class Lane:
 
     @property
     def start_s(self) -> float:
-        """When the lane's next claimed item may start; `NEVER` without an item or a start time."""
+        """When the next claimed item may start; `NEVER` without item, start time or permit."""
         if self.needs and not self.permits:
             return NEVER
         return self.starts[0].from_s if self.starts and self.items else NEVER
@@ -335,9 +343,9 @@ class Lane:
 
     @property
     def claim_s(self) -> float:
-        """When to claim more items: shortly before the first start time without a claimed item.
+        """The time at which to claim more items: shortly before a start time that has no item yet.
 
-        `NEVER` if all booked start times have items, or if no item is left to claim.
+        `NEVER` if all booked start times have claimed items, or if no item is left to claim.
         """
         if not self.waiting:
             return NEVER
@@ -359,7 +367,7 @@ class Lane:
 
     @property
     def book_s(self) -> float:
-        """When to book more start times: shortly before the last booked start time.
+        """The time at which to book more start times: shortly before the last booked start time.
 
         `NEVER` if all items have start times.
         """
@@ -368,7 +376,7 @@ class Lane:
         return max(self.retry_s, self.starts[-1].from_s - self.lead_s if self.starts else 0.0)
 
     def lasts(self, now_s: float) -> bool:
-        """Return whether a booking that begins now probably ends before the last booked start."""
+        """Return whether the last booked start is later than the answer to a booking begun now."""
         return bool(self.starts) and self.starts[-1].from_s > now_s + self.took_s
 
     def take(self, now_s: float, most: int) -> list[Place]:
@@ -402,10 +410,8 @@ class Lanes:
     def learn(self, depths: Iterable[LaneDepth]) -> None:
         """Update how many items of each lane wait in the store to be claimed."""
         known = {depth.lane: depth.waiting for depth in depths}
-        self._lanes = {
-            name: self._lanes.get(name) or self._new_lane(name)
-            for name in {**known, **{n: 0 for n, lane in self._lanes.items() if lane.items}}
-        }
+        names = {**known, **{n: 0 for n, lane in self._lanes.items() if lane.items}}
+        self._lanes = {name: self._lanes.get(name) or self._new_lane(name) for name in names}
         for name, lane in self._lanes.items():
             lane.waiting = known.get(name, 0)
 
@@ -457,21 +463,25 @@ class Lanes:
         self.idle_until_s = 0.0
 
     async def _booked(self, name: str, starts: int, clock: HomeClock) -> Grants:
-        """Book start times. If the clock of the limit's home slot is unknown, ask for it first."""
+        """Book start times. If the clock of the limit's home slot is unknown, ask for it first.
+
+        If the clock was set since the last answer, the starts just booked expire unused, since
+        this booking may have understated how late they may be.
+        """
         while True:
             wanted = starts if clock.is_known else 0
             asked_s = self._clock.monotonic_s()
             late_ms = clock.late_s(asked_s) * 1000 if wanted else LATE_MS
             grants = await self._limits.reserve(name, wanted, AHEAD_MS, late_ms)
-            clock.learn(grants.now_ms / 1000, asked_s, self._clock.monotonic_s())
-            if clock.is_known and wanted:
+            agrees = clock.learn(grants.now_ms / 1000, asked_s, self._clock.monotonic_s())
+            if agrees and wanted:
                 return grants
 
     # -- items -----------------------------------------------------------------------------
 
     @property
     def claim_s(self) -> float:
-        """When to claim the next items: the earliest `claim_s` of all lanes."""
+        """The time at which to claim the next items: the earliest `claim_s` of all lanes."""
         self._forfeit()
         return min((lane.claim_s for lane in self._lanes.values()), default=NEVER)
 
@@ -513,10 +523,10 @@ class Lanes:
 
     @property
     def startable(self) -> int:
-        """How many items here may get a worker: those that wait for a place at a limit do not.
+        """How many claimed items could get a worker, that is, wait for no place at a limit.
 
-        If they counted, they would take up the room of items whose lane has places already, and
-        both would wait for ever.
+        If the others counted, they would use up the pump's room for claimed items. Then no items of
+        a lane with places could be claimed, and all would wait for ever.
         """
         lanes = self._lanes.values()
         return sum(min(len(e.items), e.permits) if e.needs else len(e.items) for e in lanes)
@@ -524,9 +534,9 @@ class Lanes:
     # -- starting --------------------------------------------------------------------------
 
     def take(self, together: Callable[[str], int]) -> list[Place]:
-        """Remove and return the items that one free worker runs now; empty if no item may start.
+        """Remove and return the items that one free worker runs now, all of one lane.
 
-        All items are of one lane. `together(action)` is the maximum number of items.
+        `together(action)` is the most items that the handler takes. Empty: no item may start.
         """
         if self._clock.monotonic_s() < self.idle_until_s:
             return []
@@ -552,19 +562,19 @@ class Lanes:
         return [lane for lane in self._lanes.values() if lane.needs]
 
     def needs_of(self, places: Iterable[Place]) -> set[Need]:
-        """Return what these items need."""
+        """Return the places at limits that these items need."""
         if self._places is None:
             return set()
         names = {held.lanes[offset] for held, offset in places if held.lanes}
         return {need for name in names for need in self._places.book.needs(name)}
 
-    def ended(self, places: Iterable[Place]) -> None:
-        """Give back the places of items that have ended, or keep them for the next items."""
+    def ended(self, places: Iterable[Place], is_elsewhere: bool = False) -> None:
+        """Return the places of ended items, or keep them for others; not if they run elsewhere."""
         for held, offset in places:
             if not held.lanes or self._places is None:
                 continue
             name = held.lanes[offset]
-            lane = self._lanes.get(name)
+            lane = None if is_elsewhere else self._lanes.get(name)
             needs = self._places.book.needs(name)
             if needs and self._places.ended(needs, lane) and lane is not None:
                 lane.permits += 1
@@ -579,8 +589,12 @@ class Lanes:
         count = sum(map(min, counts, most))
         return count, min((lane.after(now_s) for lane in ready), default=NEVER)
 
-    def clear(self) -> list[Place]:
-        """Remove and return all items that have not started."""
+    def clear(self, which: Callable[[Slice], bool] | None = None) -> list[Place]:
+        """Remove and return items that have not started: all, or those of some slices."""
         places = [place for lane in self._lanes.values() for place in lane.items]
-        self._lanes.clear()
-        return places
+        if which is None:
+            self._lanes.clear()
+            return places
+        for lane in self._lanes.values():
+            lane.items = deque(place for place in lane.items if not which(place[0].slice))
+        return [place for place in places if which(place[0].slice)]

@@ -45,11 +45,11 @@ def _observed(hooks: Hooks, traces: _Traces, action: Action) -> Action:
         with hooks.around(call):
             return await call_handler(action, items, contexts)
 
-    return replace(action, handler=run, is_async=True, middleware=())
+    return replace(action, handler=run, middleware=())  # is_async still says whether a thread runs
 
 
 class _Traces:
-    """The traces in which batches were submitted, each looked up once."""
+    """The trace in which each batch was submitted. Each batch is looked up only once."""
 
     def __init__(self, bulk: Bulk) -> None:
         self._bulk = bulk

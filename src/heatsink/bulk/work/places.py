@@ -11,7 +11,10 @@ returns the places of the other limits, and the lane waits in the line of the li
 no lane keeps a place while it waits, and two lanes never wait for each other.
 
 When an item has ended and no other partition waits for the key, the next item here gets the place
-without a call.
+without a call. If others wait, the place changes hands. While it does, it is idle for several calls
+to Redis. So a partition that has been granted places keeps them for its next items until it has had
+them `KEEP` times as long as one call takes now. On an idle machine this is a few hundredths of a
+second; where calls take long, it is up to `KEEP_S_MAX`.
 
 Every answer makes the seat's places valid for one lease from the moment of the request. Shortly
 before the lease ends without a renewal, the pump cancels the handlers of these items. So no place
@@ -38,6 +41,7 @@ from heatsink.bulk.limits import (
     Needs,
     PlaceStore,
     Rule,
+    hold_places,
 )
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
@@ -49,12 +53,15 @@ STOP = 0.9  # of a lease: when handlers are cancelled if no renewal has succeede
 PAUSE_S = (0.25, 2.0)  # bounds of the pause after a failed call
 AGAIN_S = 0.001
 SURE_S = 1.0  # how long "nobody else waits" is believed
+KEEP = 60  # calls: a place changes hands in about three, so it is idle for 5 % of its time at most
+KEEP_S_MAX = 3.0
+ANSWER_WEIGHT = 0.25
 WAITING_ASKS = 500  # keys in one call
 WAIT_MS_MIN = 20.0
 
 
 class PlaceLane(Protocol):
-    """What a lane shows: its needs, its work, and its permits."""
+    """What `Places` needs to know of a lane: its needs, its work, and its permits."""
 
     needs: Needs
     permits: int
@@ -65,17 +72,17 @@ class PlaceLane(Protocol):
         """How many items wait here or in the store."""
 
 
-def rule_of(limit: Limit, now_s: float) -> Rule:
-    """Return what the limit allows now."""
+def rule_of(limit: Limit, now_s: float, version: tuple[str, int] = ("", 0)) -> Rule:
+    """Return what the limit allows now, according to this version of the registry's settings."""
     windows = (
         (f"{w.period_s:g} {w.zone}", w.count, w.period_s * 1000, midnights(w.zone, now_s))
         for w in limit.windows
     )
-    return Rule(limit.running, tuple(windows))
+    return Rule(limit.running, tuple(windows), *version)
 
 
 def midnights(zone: str, now_s: float) -> tuple[float, ...]:
-    """Return the midnights near now in a zone, in milliseconds since 1970; empty without a zone.
+    """Return the four midnights in a zone from yesterday's on, in ms since 1970; none without one.
 
     The home of the limit uses its own clock to find the midnight with which today began.
     """
@@ -89,9 +96,13 @@ def midnights(zone: str, now_s: float) -> tuple[float, ...]:
 
 @dataclass
 class Seat:
-    """The places at one key of one limit.
+    """The places of one queue partition at one key of one limit.
 
-    `want` counts places that were requested in vain so far.
+    `running` places have running items. `fresh` places are granted, but their items have not
+    started. `started` counts starts since the last call to the limit's home. `want` places were
+    requested but not granted yet. Places are valid until `valid_s`, and `renew_s` is the time to
+    renew them. Until `blocked_s` the home grants nothing more. Until `sure_s` nobody else waits for
+    the key. Until `keep_s` places stay here although others wait.
     """
 
     running: int = 0
@@ -102,6 +113,7 @@ class Seat:
     renew_s: float = 0.0
     blocked_s: float = 0.0
     sure_s: float = 0.0
+    keep_s: float = 0.0
     is_changed: bool = False
     is_cut: bool = True
 
@@ -114,7 +126,11 @@ Seats = dict[str, Seat]
 
 
 class Places:
-    """The seats of one partition. `turn` requests and returns places, when `due_s` says so."""
+    """The places at limits that one queue partition has in this process.
+
+    There is a `Seat` for each key of each limit in use. The pump calls `turn` whenever `due_s` says
+    so. A turn requests places from the limits' homes, and returns those that are not needed.
+    """
 
     def __init__(
         self,
@@ -142,6 +158,7 @@ class Places:
         self._retry_s = 0.0
         self._next = 0
         self._again = False
+        self._answer_s = 0.0
 
     # -- what the lanes do -----------------------------------------------------------------
 
@@ -161,7 +178,10 @@ class Places:
                 self._notify()
 
     def ended(self, needs: Needs, lane: PlaceLane | None) -> bool:
-        """Note that an item has ended. Returns whether the lane keeps its place, as a permit."""
+        """Note that an item has ended. Returns whether its lane keeps the places for its next item.
+
+        Then the lane has one more permit. Without `lane`, the places go back to the limits.
+        """
         may_keep = lane is not None and lane.work > lane.permits and self.is_valid(needs)
         may_keep = may_keep and all(map(self._is_ours, needs))
         for need in needs:
@@ -177,7 +197,8 @@ class Places:
 
     def _is_ours(self, need: Need) -> bool:
         seat = self._seat(need)
-        return self._clock.monotonic_s() < seat.sure_s and not self._has_rates(need)
+        until_s = max(seat.sure_s, seat.keep_s)
+        return self._clock.monotonic_s() < until_s and not self._has_rates(need)
 
     def _has_rates(self, need: Need) -> bool:
         return bool(self.book.limit(need.limit).rates)
@@ -200,7 +221,10 @@ class Places:
         self._notify()
 
     def cut_off(self) -> set[Need]:
-        """Return seats whose lease is about to end, so that their items must stop: each once."""
+        """Return the keys of limits at which the partition's lease is about to end.
+
+        The pump cancels the items that run there. Each key is returned once.
+        """
         now_s, cut = self._clock.monotonic_s(), set()
         for limit, seats in self._seats.items():
             for key, seat in seats.items():
@@ -213,7 +237,10 @@ class Places:
     # -- asking ----------------------------------------------------------------------------
 
     def due_s(self, lanes: Iterable[PlaceLane], room: int) -> float:
-        """Return when `turn` should run next, if nothing happens before."""
+        """Return the time at which to call `turn` next, if no item starts or ends before.
+
+        `room` is the number of items that free workers can run.
+        """
         lanes = list(lanes)
         left = room - sum(lane.permits for lane in lanes)
         if self._again or (left > 0 and any(self._open(lanes))):
@@ -234,7 +261,10 @@ class Places:
 
     @property
     def stop_s(self) -> float:
-        """When the next lease is about to end. Its items must then stop, if it is not renewed."""
+        """The time at which the next lease is about to end.
+
+        Its items must then stop, unless it is renewed.
+        """
         seats = (seat for seats in self._seats.values() for seat in seats.values())
         return min((self._stop_s(seat) for seat in seats if not seat.is_cut), default=NEVER)
 
@@ -244,7 +274,8 @@ class Places:
     def _open(self, lanes: list[PlaceLane]) -> list[int]:
         """Return for each lane how many more permits it may get now.
 
-        While a lane waits at a limit, it may only get places that this limit has already granted.
+        While a lane waits at a limit, it may only use places there that are already granted and
+        unused.
         """
         now_s, spare = self._clock.monotonic_s(), self._spare(lanes)
         found = []
@@ -257,7 +288,7 @@ class Places:
         return found
 
     def _spare(self, lanes: list[PlaceLane]) -> dict[Need, int]:
-        """Return the fresh places that are no lane's permits."""
+        """Return the fresh places that are not part of a lane's permits, by need."""
         spare = {need: self._seat(need).fresh for lane in lanes for need in lane.needs}
         for lane in lanes:
             for need in lane.needs:
@@ -306,9 +337,10 @@ class Places:
                 seat.fresh, seat.is_changed = 0, True
 
     def _wanted(self, lanes: list[PlaceLane], room: int) -> list[int]:
-        """Share the free room among the lanes that may ask for permits.
+        """Return for each lane how many more permits to request.
 
-        Blocked lanes get none of it.
+        All permits together are for at most `room` items. Lanes that may get more share the rest of
+        the room evenly. A lane that waits at a limit gets nothing.
         """
         wants, most = [0] * len(lanes), self._open(lanes)
         left = room - sum(lane.permits for lane in lanes)
@@ -328,7 +360,10 @@ class Places:
         return wants
 
     async def _ask(self, limit: str, lanes: list[PlaceLane], wants: list[int]) -> None:
-        """Ask one limit, and lower `wants` to what it allows."""
+        """Request places at one limit.
+
+        Lower `wants`, the permits that lanes want, to what it grants.
+        """
         known, now_s = self.book.limit(limit), self._clock.monotonic_s()
         seats, users = self._seats[limit], self._users(limit, lanes)
         asks = []
@@ -371,13 +406,16 @@ class Places:
         self._turn += 1
         if not self._holder:  # it begins with the process, so that its parent can free its places
             self._holder = f"{self._owner}/{self._bell:d}/{self._rng.getrandbits(48):012x}"
-        rule = rule_of(known, self._clock.now_s())
+        rule = rule_of(known, self._clock.now_s(), self.book.version)
         lease_ms = int(self._lease_s * 1000)
         server = self.book.servers.get(limit, "")
         request = HoldRequest(
             limit, rule, self._holder, self._turn, lease_ms, asks, self._bell, server
         )
-        answer = await self._store.hold(request)
+        asked_s = self._clock.monotonic_s()
+        answer = await hold_places(self._store, request)
+        took_s = self._clock.monotonic_s() - asked_s
+        self._answer_s += ANSWER_WEIGHT * (took_s - self._answer_s)
         self.book.servers[limit] = answer.server
         return answer
 
@@ -393,11 +431,16 @@ class Places:
             seat.valid_s, seat.is_cut = asked_s + self._lease_s, False
             seat.renew_s = asked_s + self._lease_s * RENEW
             seat.sure_s = 0.0 if granted.others else now_s + SURE_S
+            if granted.places > 0 and now_s >= seat.keep_s:
+                seat.keep_s = now_s + min(KEEP * self._answer_s, KEEP_S_MAX)
             wait_s = max(granted.wait_ms, answer.quiet_ms, WAIT_MS_MIN) / 1000 + AGAIN_S
             seat.blocked_s = now_s + wait_s if seat.want else 0.0
 
     def _give_back(self, lanes: list[PlaceLane]) -> None:
-        """Mark fresh places without a permit: another turn follows at once and returns them."""
+        """Mark seats with more unused places than permits.
+
+        The next turn follows at once and returns them.
+        """
         for limit, seats in self._seats.items():
             users = self._users(limit, lanes)
             for key, seat in seats.items():
@@ -405,7 +448,7 @@ class Places:
                     seat.is_changed = self._again = True
 
     async def leave(self) -> None:
-        """Give everything back, when the partition ends here."""
+        """Return all places, when this process gives the partition up."""
         for seats in self._seats.values():
             for seat in seats.values():
                 seat.fresh = seat.want = 0

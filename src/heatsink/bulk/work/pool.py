@@ -5,50 +5,39 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    ExitStack,
-    suppress,
-)
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from inspect import isasyncgen, isawaitable, isgenerator
+from inspect import isasyncgen, isawaitable, iscoroutinefunction, isgenerator
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-from heatsink.bulk.actions import (
-    Action,
-    Actions,
-    BadItem,
-    Context,
-    Fail,
-    Once,
-    RateLimited,
-)
+from heatsink.bulk.actions import Action, Actions, BadItem, Context, Fail, Once, RateLimited
 from heatsink.bulk.limits import LimitBook, Need
 from heatsink.bulk.results import kept
-from heatsink.bulk.store import DONE, FAILED
-from heatsink.primitives.checks import shown
+from heatsink.bulk.store import BACK, DONE, FAILED, Setback, Slice
+from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.threads import in_thread
 
+from .calling import Done, Elsewhere, HandOver, Refused, outcomes_of
 from .handler_errors import (
     TOLD_ELSEWHERE,
     BadAnswer,
     HandlerErrors,
-    PlaceLost,
+    LeaseLost,
     TimedOut,
     UnknownAction,
     verdict,
 )
 from .held import NEVER, Held, Lanes, Ledger, Place
+from .middleware import call_inside
 
 logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
+ANSWER_S_MAX = 0.1  # slower answers do not count: what is claimed ahead keeps others waiting
+ANSWER_WEIGHT = 0.25
 YIELD_S = 0.002  # how long handlers that never await may keep the event loop
 ITEM_WEIGHT = 0.2
 DEPLOY_S = 600.0  # how long items of an unknown action wait for workers of another release
@@ -56,14 +45,19 @@ ABANDON_S = 5.0  # how long a handler may take to react to its cancellation
 
 
 class Room:
-    """How many handlers may run at once in a process, over the pools of all its partitions.
+    """How many handlers may run at once in a process: its partitions share this number.
 
-    Workers that wait for room get it in the order in which they came, so partitions take turns.
+    Workers that wait for room get it in the order in which they came.
     """
+
+    ahead = 1
+    """How many items a partition may claim while there is no room: these wait their turn."""
 
     def __init__(self, size: int) -> None:
         self._places = asyncio.Semaphore(size)
         self.free = size
+        self.watchers: set[Callable[[], None]] = set()
+        """Called when there is room for items of other processes, and when there is none."""
 
     async def enter(self) -> None:
         await self._places.acquire()
@@ -74,6 +68,16 @@ class Room:
         self._places.release()
 
 
+class AnswerTime:
+    """How long the store takes to answer a claim, as a moving average."""
+
+    def __init__(self) -> None:
+        self.mean_s = 0.0
+
+    def learn(self, took_s: float) -> None:
+        self.mean_s += ANSWER_WEIGHT * (min(took_s, ANSWER_S_MAX) - self.mean_s)
+
+
 @dataclass(frozen=True)
 class Terms:
     """What a consumer shares with the pumps of all its partitions.
@@ -81,7 +85,8 @@ class Terms:
     A pump claims the items of one partition for the workers, under `owner` and `lease_s`. `once` is
     the function behind `context.once`, `errors` reports the exceptions of handlers, `book`
     has the limits, and `state` is what the application's lifespan yielded. `room` bounds how many
-    handlers run at once.
+    handlers run at once. With `elsewhere`, workers outside this process run items. The names of
+    leases begin with `mark`. `lacks` is `Division.lacks`.
     """
 
     owner: str
@@ -92,6 +97,9 @@ class Terms:
     hooks: Hooks = NO_HOOKS
     state: Any = None
     room: Room | None = None
+    elsewhere: Elsewhere | None = None
+    mark: str = ""
+    lacks: Callable[[int, str], bool] = lambda _, __: False
 
 
 class WorkerPool:
@@ -99,7 +107,8 @@ class WorkerPool:
 
     A free worker first takes items in `lanes` whose start time has come. If there are none, it
     takes the next items passed to `put`. The pool calls `on_change` when items end, and
-    `on_refused` when a handler raises `RateLimited`.
+    `on_refused` when a handler raises `RateLimited`. It passes items that run outside this process
+    to `hand_over`.
     """
 
     def __init__(
@@ -122,6 +131,7 @@ class WorkerPool:
         self._state = terms.state
         self._errors = terms.errors
         self._room = terms.room
+        self._elsewhere = terms.elsewhere
         self._clock = clock
         self._rng = rng
         self._jobs: deque[Job] = deque()
@@ -131,6 +141,8 @@ class WorkerPool:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._yielded_s = 0.0
         self.is_ending = False
+        self.hand_over: HandOver | None = None
+        self.lacks: Callable[[str], bool] = lambda _: False
         self.size = 0
         self.busy = 0
         self.finished = 0
@@ -146,10 +158,16 @@ class WorkerPool:
     def free(self) -> int:
         """The number of workers that can start an item now.
 
-        If the process has no room, it is 1: the partition claims an item, which waits its turn.
+        If the process's `Room` is used up, it is 1: the partition claims an item, which waits for
+        room. If no remote worker waits for an item, it is 0.
         """
         free = max(self.size - self.busy, 0)
-        return free if self._room is None else min(free, max(self._room.free, 1))
+        return free if self._room is None else min(free, max(self._room.free, self._room.ahead))
+
+    @property
+    def may_start(self) -> bool:
+        """Whether items may get a start or a place at a limit now: somebody waits for them."""
+        return self._room is None or max(self._room.free, self._room.ahead) > 0
 
     def resize(self, size: int) -> None:
         """Change the number of workers.
@@ -196,14 +214,20 @@ class WorkerPool:
         try:
             while self._needs(worker):
                 if self._room is not None:
+                    worker.is_entering = True
                     await self._room.enter()
+                    worker.is_entering = False
                 job = self._next_job() if self._needs(worker) else None
                 if job is None:
                     self._make_room()
                     if self._needs(worker):
                         await self._wait()
                     continue
-                await self._run(worker, job)
+                try:
+                    await self._run(worker, job)
+                except GeneratorExit:  # a handler awaited a future that raised it: asyncio throws
+                    if not _is_current(worker.task):  # it into this task, and `_run` has ended
+                        raise
                 now_s = self._clock.monotonic_s()
                 if now_s - self._yielded_s > YIELD_S:
                     self._yielded_s = now_s
@@ -245,6 +269,9 @@ class WorkerPool:
         worker.job, worker.started_s = job, started_s
         self.busy += 1
         name = job.places[0][0].slice.action
+        if self._elsewhere is not None and self._elsewhere.takes(name):
+            await self._pass_on(worker, job)
+            return
         worker.action = action = self._actions.get(name) or self._unknown(name, job)
         results: list[Done | BaseException]
         try:
@@ -256,28 +283,50 @@ class WorkerPool:
             self._give_back(job)  # the process is ending, so the attempt does not count
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
 
+    async def _pass_on(self, worker: Worker, job: Job) -> None:
+        """Hand an item over to a worker outside this process, and forget it."""
+        assert self.hand_over is not None
+        held = job.places[0][0]
+        refused: Refused | None = BACK, Setback(0)
+        try:
+            refused = await self.hand_over(held)
+        except HeatsinkError as error:
+            logger.info("an item could not be handed over: %s", error)
+        finally:
+            self._release(worker, is_elsewhere=refused is None)
+            if refused is None:
+                self._ledger.lose([held.slice.attempt])  # the worker renews its lease
+            else:
+                mark, setback = refused
+                held.mark(0, ord(mark), 0.0, setback)
+                self._ledger.changed(held)
+            self.finished += 1
+            self._on_change()
+
     def _unknown(self, name: str, job: Job) -> Action:
         """Return a substitute for an action that this worker does not have.
 
         The substitute refuses every item, so that the item waits for a worker with the action.
         """
-        now_s = self._clock.monotonic_s()
+        now_s, is_elsewhere = self._clock.monotonic_s(), self.lacks(name)
         known = ", ".join(sorted(self._actions)) or "none"
         why = f"no action {name!r} in this worker: it has {known}"
         if name not in self._missing:
-            logger.warning(
-                "batch %s: %s; its items wait for a worker with that action", job.batches, why
-            )
-        may_come = now_s - self._missing.setdefault(name, now_s) < DEPLOY_S
+            level = logging.INFO if is_elsewhere else logging.WARNING
+            text = "batch %s: %s; its items wait for a worker with that action"
+            logger.log(level, text, job.batches, why)
+        if is_elsewhere or name not in self._missing:
+            self._missing[name] = now_s
+        may_come = now_s - self._missing[name] < DEPLOY_S
 
         async def refuse(*_: object) -> None:
             raise UnknownAction(why, may_come)
 
         return Action(name, refuse, backoff_s=2.0)
 
-    def _release(self, worker: Worker) -> None:
+    def _release(self, worker: Worker, is_elsewhere: bool = False) -> None:
         if worker.job is not None:
-            self._lanes.ended(worker.job.places)
+            self._lanes.ended(worker.job.places, is_elsewhere)
             worker.job = None
             self.busy -= 1
             self._make_room()
@@ -286,7 +335,7 @@ class WorkerPool:
         if worker.timed_out and isinstance(error, asyncio.CancelledError):
             return TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
         if worker.cut_off and isinstance(error, asyncio.CancelledError):
-            return PlaceLost("the item's place at a limit could not be renewed")
+            return LeaseLost(f"{worker.cut_off} could not be renewed")
         return error
 
     async def _recovers(self, worker: Worker) -> bool:
@@ -298,7 +347,7 @@ class WorkerPool:
         if not worker.task.cancelling():
             return False
         is_ours = worker.timed_out or worker.abandoned or worker.cut_off
-        worker.timed_out = worker.cut_off = False
+        worker.timed_out, worker.cut_off = False, ""
         while worker.task.cancelling():
             worker.task.uncancel()
         with suppress(asyncio.CancelledError):
@@ -308,14 +357,13 @@ class WorkerPool:
     async def _call(self, action: Action, job: Job) -> list[Done | BaseException]:
         if action.together == 1:
             held, offset = job.places[0]
-            item = held.items[offset] if action.read is None else action.read(held.items[offset])
+            item = action.given(held.items[offset])
             return [Done(await call_handler(action, item, self._context(held, offset)))]
         items, contexts = [], []
         results: list[BaseException | None] = []
         for held, offset in job.places:
             try:
-                item = held.items[offset]
-                items.append(item if action.read is None else action.read(item))
+                items.append(action.given(held.items[offset]))
             except BadItem as bad:
                 results.append(bad)
             else:
@@ -323,7 +371,7 @@ class WorkerPool:
                 contexts.append(self._context(held, offset))
         keeps = any(held.slice.result_bytes for held, _ in job.places)
         answer = await call_handler(action, items, contexts) if items else None
-        answers = iter(_outcomes(answer, len(items), keeps))
+        answers = iter(outcomes_of(answer, len(items), keeps))
         return [next(answers) if result is None else result for result in results]
 
     def _context(self, held: Held, offset: int) -> Context:
@@ -383,20 +431,32 @@ class WorkerPool:
         A handler in a thread cannot be cancelled and goes on.
         """
         for worker in list(self._workers):
-            job, action = worker.job, worker.action
-            if job is None or action is None or worker.task is None or worker.cut_off:
-                continue
-            if self._lanes.needs_of(job.places).isdisjoint(needs):
-                continue
-            logger.warning(
-                "batch %s: a handler of %r is cancelled%s: its place at a limit could not be "
-                "renewed",
-                job.batches,
-                action.name,
-                "" if action.is_async else ", but its thread goes on",
-            )
-            worker.cut_off = True
-            worker.task.cancel()
+            if worker.job and not self._lanes.needs_of(worker.job.places).isdisjoint(needs):
+                self._cut_off(worker, "its place at a limit")
+
+    def cut_off_items(self) -> None:
+        """Cancel the handlers of all items, since the leases of the items end.
+
+        This kills the processes of handlers that run in processes. A handler in a thread cannot be
+        cancelled. It goes on, and its outcome counts unless another worker has got the item.
+        """
+        for worker in list(self._workers):
+            if worker.action and worker.action.is_async:
+                self._cut_off(worker, "the lease of its item")
+
+    def _cut_off(self, worker: Worker, lease: str) -> None:
+        job, action = worker.job, worker.action
+        if job is None or action is None or worker.task is None or worker.cut_off:
+            return
+        logger.warning(
+            "batch %s: a handler of %r is cancelled%s: %s could not be renewed",
+            job.batches,
+            action.name,
+            "" if action.is_async else ", but its thread goes on",
+            lease,
+        )
+        worker.cut_off = lease
+        worker.task.cancel()
 
     def _abandon(self, worker: Worker, job: Job, action: Action) -> None:
         logger.error(
@@ -417,13 +477,16 @@ class WorkerPool:
 
     # -- ending ----------------------------------------------------------------------------
 
-    def give_back_waiting(self) -> None:
-        """Return the items that have not started to the queue."""
-        for job in self._jobs:
-            self._give_back(job)
-        self._jobs.clear()
-        self._waiting_items = 0
-        for place in self._lanes.clear():
+    def give_back_waiting(self, which: Callable[[Slice], bool] | None = None) -> None:
+        """Return items that have not started to the queue: those of all slices, or of some."""
+        jobs, self._jobs = self._jobs, deque()
+        for job in jobs:
+            if which is None or which(job.places[0][0].slice):
+                self._give_back(job)
+            else:
+                self._jobs.append(job)
+        self._waiting_items = sum(job.count for job in self._jobs)
+        for place in self._lanes.clear(which):
             self._ledger.give_back(*place)
         self._on_change()
 
@@ -434,7 +497,7 @@ class WorkerPool:
         workers = list(self._workers)
         self.size = 0
         self.wake(len(self._idle))
-        tasks = {worker.task for worker in workers if worker.task is not None}
+        tasks = {each.task for each in workers if each.task and not each.is_entering}
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
         for worker in workers:
@@ -454,17 +517,26 @@ class WorkerPool:
             self._ledger.give_back(held, offset)
 
 
+def _is_current(task: asyncio.Task[None] | None) -> bool:
+    """Return whether this code runs in `task`, and is not only closing its coroutine."""
+    with suppress(RuntimeError):  # no event loop runs
+        return asyncio.current_task() is task
+    return False
+
+
 class Worker:
-    __slots__ = ("abandoned", "action", "cut_off", "job", "started_s", "task", "timed_out")
+    __slots__ = (
+        *("abandoned", "action", "cut_off", "is_entering", "job", "started_s", "task"),
+        "timed_out",
+    )
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.job: Job | None = None
         self.action: Action | None = None
         self.started_s = 0.0
-        self.timed_out = False
-        self.cut_off = False
-        self.abandoned = False
+        self.cut_off = ""  # the lease that could not be renewed
+        self.timed_out = self.abandoned = self.is_entering = False
 
 
 class Job:
@@ -496,48 +568,12 @@ class Job:
 async def call_handler(action: Action, items: Any, contexts: Any) -> Any:
     """Call a handler on the event loop, or in a thread if it is a plain function."""
     if action.middleware:
-        return await _call_inside(action, items, contexts)
+        return await call_inside(action, _call_bare, items, contexts)
     return await _call_bare(action, action.handler, items, contexts)
 
 
-async def _call_inside(action: Action, items: Any, contexts: Any) -> Any:
-    """Call a handler inside the action's middleware.
-
-    A plain context manager is entered where the handler runs: in the handler's thread, if it has
-    one. Asynchronous context managers are entered on the event loop, around the plain ones. If a
-    context manager suppresses an exception of the handler, the items are done.
-    """
-    handler, plain = action.handler, []
-    async with AsyncExitStack() as stack:
-        for middleware in action.middleware:
-            manager = middleware(contexts)
-            if isinstance(manager, AbstractAsyncContextManager):
-                await stack.enter_async_context(manager)
-            elif not isinstance(manager, AbstractContextManager):
-                name = getattr(middleware, "__name__", shown(middleware))
-                raise BadAnswer(f"the middleware {name} must return a context manager")
-            elif action.is_async:
-                stack.enter_context(manager)
-            else:
-                plain.append(manager)
-        if plain:
-            handler = partial(_run_inside, plain, action.handler)
-        return await _call_bare(action, handler, items, contexts)
-    return None
-
-
-def _run_inside(
-    managers: list[AbstractContextManager[Any]], handler: Callable[..., Any], *arguments: Any
-) -> Any:
-    with ExitStack() as stack:
-        for manager in managers:
-            stack.enter_context(manager)
-        return handler(*arguments)
-    return None
-
-
 async def _call_bare(action: Action, handler: Callable[..., Any], items: Any, contexts: Any) -> Any:
-    if action.is_async:
+    if action.is_async or iscoroutinefunction(handler):  # hooks surround it: see `observed`
         answer = await handler(items, contexts)
     else:
         answer = await in_thread(handler, items, contexts)
@@ -546,31 +582,6 @@ async def _call_bare(action: Action, handler: Callable[..., Any], items: Any, co
     if answer is not None and (isgenerator(answer) or isasyncgen(answer)):
         raise BadAnswer("the handler returned a generator, which never runs")
     return answer
-
-
-class Done(NamedTuple):
-    """The handler ran the item, and returned `value`."""
-
-    value: Any
-
-
-def _outcomes(answer: Any, count: int, keeps: bool) -> list[Done | BaseException]:
-    """Convert the return value of a handler that took `count` items into one outcome per item.
-
-    The handler returns None if all items are done. Otherwise it returns a list, with an exception
-    for each item that is not done. For items that are done, the list has None, or the result if the
-    batch `keeps` results.
-    """
-    if answer is None:
-        return [Done(None)] * count
-    is_list = isinstance(answer, Iterable) and not isinstance(answer, str | bytes | dict)
-    results = list(answer) if is_list else []
-    is_right = keeps or all(r is None or isinstance(r, BaseException) for r in results)
-    if len(results) != count or not is_right:
-        word = "a result" if keeps else "None"
-        wanted = f"a list with {word} or an exception for each of the {count} items"
-        return [BadAnswer(f"the handler must return None, or {wanted}")] * count
-    return [r if isinstance(r, BaseException) else Done(r) for r in results]
 
 
 def _keep(held: Held, offset: int, done: Done) -> Fail | None:

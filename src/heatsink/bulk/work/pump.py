@@ -15,6 +15,7 @@ from functools import partial
 from random import Random
 
 from heatsink.bulk.actions import Actions
+from heatsink.bulk.controls import NO_CONTROLS, Controls
 from heatsink.bulk.store import (
     BACK,
     DONE,
@@ -29,18 +30,17 @@ from heatsink.bulk.store import (
 )
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.nudge import TICK_S, Nudge
 
-from .held import LATE_S, READY_S, Held, Lanes, Ledger
+from .calling import Refused
+from .handler_errors import slow_down
+from .held import LATE_S, NEVER, READY_S, Held, Lanes, Ledger
 from .places import Places
-from .pool import Terms, WorkerPool
+from .pool import AnswerTime, Terms, WorkerPool
 
 logger = logging.getLogger("heatsink")
-TICK_S = 1e-6  # the shortest wait: a shorter one may not advance the clock, and loop for ever
-TENANTS_MAX = 50
-OTHERS = "(others)"
+TENANTS_MAX, OTHERS = 50, "(others)"
 AHEAD_S = 0.01  # seconds of work to claim ahead, and more if the store answers slowly
-ANSWER_S_MAX = 0.1  # slower answers do not count: what is claimed ahead keeps others waiting
-ANSWER_WEIGHT = 0.25
 STARVED = 3  # answer times to claim ahead for in addition, if workers had to wait for a claim
 CLAIM_MAX = 1_000
 QUICK_MAX = 64  # quick items to claim ahead before the pace is known
@@ -49,6 +49,7 @@ RUN_SHARE = 8  # starts in a row: 1, and 1 more for each 8 workers
 POLL_S = 1.0  # how often a partition is polled
 REST_S = 60.0  # how often one is polled that the consumer asks whether it is idle
 MIND_S = 0.25
+SAFE_SHARE = 0.9  # of a lease: then handlers are cancelled
 PAUSE_S = 0.2  # after a failed call
 UNANSWERED_S = 120.0  # how long an unanswered claim may still be applied
 PACE_S = 0.05
@@ -73,9 +74,11 @@ class Pump:
     ) -> None:
         self.partition = partition
         self._stores = stores
-        self._owner = terms.owner
+        self._owner, self._mark = terms.owner, terms.mark
         self._lease_s = terms.lease_s
         self._hooks = terms.hooks
+        self._elsewhere = terms.elsewhere
+        self._watchers = terms.room.watchers if terms.room else set()
         self._clock = clock
         self._rng = rng
         self._ledger = Ledger()
@@ -87,7 +90,7 @@ class Pump:
             self._places = Places(stores.places, terms.book, *about, clock, rng, self._seats)
         self._lanes = Lanes(stores.limits, clock, self._places)
         self._nudge, self._news = Nudge(), Nudge()
-        self._depths, self._ready, self._holding = Nudge(), Nudge(), Nudge()
+        self._depths, self._ready, self._holding, self._leased = Nudge(), Nudge(), Nudge(), Nudge()
         self._pace = Pace()
         self._answers = AnswerTime()
         self.meter = meter
@@ -101,6 +104,8 @@ class Pump:
             clock,
             rng,
         )
+        self.pool.hand_over, self.pool.lacks = self._hand_over, partial(terms.lacks, partition)
+        self._controls, self._is_controlled = NO_CONTROLS, True
         self._refusals: set[asyncio.Task[None]] = set()
         self._unanswered: dict[str, float] = {}
         self._together = 1  # items per worker call, as of the last claim
@@ -108,7 +113,7 @@ class Pump:
         self._was_starved = False  # whether workers were idle when the last claim was answered
         self._look_s = 0.0
         self.rests = False
-        self._beat_s = clock.monotonic_s()
+        self._beat_s = self._leased_s = clock.monotonic_s()
         self._stopping = False
 
     def ring(self) -> None:
@@ -131,6 +136,22 @@ class Pump:
         if self._places is not None:
             self._places.ask_again()
 
+    def obey(self, controls: Controls) -> None:
+        """Make the partition follow these controls.
+
+        Claimed items of paused tenants and actions that have not started go back to the queue.
+        """
+        if controls is self._controls:
+            return
+        self._controls, self._is_controlled = controls, False
+        self.pool.give_back_waiting(lambda each: controls.pauses(each.tenant, each.action))
+        self.ring()
+
+    def _on_room(self) -> None:
+        """Note that items may start now, or that nobody waits for any."""
+        for nudge in (self._nudge, self._depths, self._seats):
+            nudge()
+
     def _on_change(self) -> None:
         self._news()
         if self._places is not None:
@@ -146,12 +167,13 @@ class Pump:
 
         After `hand_off` or `stop`, wait until the store has the outcomes of all claimed items.
         """
-        duties: list[Callable[[], Awaitable[None]]]
-        duties = [self._send_outcomes, self._mind, self._book_starts, self._call_workers]
+        duties: list[Callable[[], Awaitable[None]]] = [self._send_outcomes, self._mind]
+        duties += [self._guard_leases, self._book_starts, self._call_workers]
         if self._places is not None:
             duties.append(partial(self._keep_places, self._places))
             duties.append(partial(self._guard_places, self._places))
         others = [asyncio.ensure_future(self._always(duty)) for duty in duties]
+        self._watchers.add(self._on_room)
         try:
             while not self._stopping:
                 await self._nudge.wait(await self._turn())
@@ -161,6 +183,7 @@ class Pump:
                 with suppress(HeatsinkError):
                     await self._places.leave()
         finally:
+            self._watchers.discard(self._on_room)
             for other in others:
                 other.cancel()
             await asyncio.gather(*others, return_exceptions=True)
@@ -177,6 +200,22 @@ class Pump:
 
     async def _turn(self) -> float:
         """Claim once if workers have room. Returns the seconds to wait before the next call."""
+        if not self._is_controlled and not await self._control():
+            return PAUSE_S
+        wait_s = await self._fill()
+        return wait_s if self._is_controlled else 0.0
+
+    async def _control(self) -> bool:
+        """Tell the partition its controls. Returns False if the call failed."""
+        try:
+            has_more = await self._stores.queue.control(self.partition, self._controls)
+        except HeatsinkError as error:
+            logger.info("partition %s: changing its controls failed: %s", self.partition, error)
+            return False
+        self._has_more, self._is_controlled = True, not has_more
+        return True
+
+    async def _fill(self) -> float:
         now_s = self._clock.monotonic_s()
         self._pace.learn(self.pool.finished, now_s)
         lacking, want = self._lanes.lacking(self._room() - self._lanes.startable), self._want()
@@ -185,6 +224,8 @@ class Pump:
             return self._until_next() or self._until_room()
         if not await self._keep_leases(self._lease_s * 2 / 3):
             return PAUSE_S
+        if not len(self._ledger):
+            self._leased_s = now_s
         try:
             claimed = await self._claim(want, lacking)
         except HeatsinkError as error:
@@ -200,7 +241,7 @@ class Pump:
         return max(next_s - self._clock.monotonic_s(), 0.0)
 
     def _until_room(self) -> float:
-        """Return how long to wait while no worker has room. A finished item ends the wait early."""
+        """Return how long to wait while no worker has room. An item that ends wakes the pump."""
         self._has_more = True
         return POLL_S
 
@@ -209,7 +250,7 @@ class Pump:
         return self.pool.free * self._together + int(self._pace.per_s * READY_S)
 
     def _run(self) -> int:
-        """Return for how many items to book start times at a time: few for the number of workers.
+        """Return how many start times to book at a time. They are few for the number of workers.
 
         If this partition booked start times for all its workers, they would still be busy at its
         next booking, while workers of other partitions are idle. Items that workers finish within
@@ -220,12 +261,12 @@ class Pump:
 
     @property
     def _ahead(self) -> int:
-        """How many items to hold for the workers. Further claimed items would only wait.
+        """Return how many claimed items to hold for the workers. More would only wait here.
 
         The pump claims again when half of them are left. That half must last until the store
         answers. Otherwise workers would wait for claims, finish fewer items per second, and the
         pump would claim even fewer. The number does not only follow the items per second so far:
-        while few items came, these figures are low, although a worker may be quick.
+        while few items come, few are finished, although the workers may be quick.
         """
         by_pace = int(self._pace.per_s * (AHEAD_S + 2 * self._answers.mean_s))
         by_time = min(int(AHEAD_S / max(self.pool.item_s, TICK_S)), QUICK_MAX)
@@ -247,11 +288,13 @@ class Pump:
         """
         now_s = self._clock.monotonic_s()
         unanswered = [name for name, until_s in self._unanswered.items() if until_s > now_s]
-        attempt = f"{self._rng.getrandbits(96):024x}"
+        attempt = f"{self._mark}{self._rng.getrandbits(96):024x}"
         self._unanswered = {name: self._unanswered[name] for name in unanswered}
         self._unanswered[attempt] = now_s + UNANSWERED_S
-        lease_ms = int(self._lease_s * 1000)
-        request = ClaimRequest(self._owner, attempt, want, lease_ms, granted, unanswered)
+        known = granted, unanswered, self._controls
+        each_max = 0 if self._elsewhere is None else 1  # an item that is handed over needs a lease
+        about = self._owner, attempt, want, int(self._lease_s * 1000)
+        request = ClaimRequest(*about, *known, each_max)
         claimed = await self._stores.queue.claim(self.partition, request)
         self._answers.learn(self._clock.monotonic_s() - now_s)
         del self._unanswered[attempt]
@@ -259,6 +302,7 @@ class Pump:
 
     def _start(self, claimed: Claimed) -> None:
         self._has_more = claimed.more
+        self._is_controlled = claimed.controlled or not claimed.owned
         self._was_starved = claimed.more and not self.pool.backlog and self.pool.free > 0
         poll_s = REST_S if self.rests else POLL_S
         wake_s = poll_s if claimed.wake_ms is None else claimed.wake_ms / 1000 + 0.001
@@ -279,6 +323,7 @@ class Pump:
         self._depths()
         self._ready()
         self._holding()
+        self._leased()
         if self._places is not None:
             self._seats()
 
@@ -292,9 +337,8 @@ class Pump:
         claimed, book = held.slice, self._book
         if not book.has_limits(claimed.action):
             return False
-        names = [
-            book.lane_for(claimed.lane, claimed.action, claimed.tenant, item) for item in held.items
-        ]
+        about = claimed.lane, claimed.action, claimed.tenant
+        names = [book.lane_for(*about, item) for item in held.items]
         held.lanes = names
         is_grouped = all(name == claimed.lane for name in names)
         if not is_grouped and self._lanes.held >= UNGROUPED_MAX:
@@ -310,6 +354,8 @@ class Pump:
         while True:
             now_s, room = self._clock.monotonic_s(), self._room()
             await self._seats.wait(places.due_s(self._lanes.placed, room) - now_s)
+            for lane in () if self.pool.may_start else self._lanes.placed:
+                lane.permits = 0  # nobody waits for these items
             has_more = await places.turn(self._lanes.placed, self._room())
             self._guard()
             if has_more:
@@ -322,11 +368,22 @@ class Pump:
             if cut := places.cut_off():
                 self.pool.cut_off(cut)
 
+    async def _guard_leases(self) -> None:
+        """Cancel handlers before the lease of their items ends, even while a renewal waits."""
+        while True:
+            while self.is_empty:
+                await self._leased.wait(float("inf"))
+            safe_s = self._leased_s + SAFE_SHARE * self._lease_s - self._clock.monotonic_s()
+            if safe_s <= 0:
+                self.pool.cut_off_items()
+            await self._clock.sleep(max(safe_s, MIND_S))
+
     async def _book_starts(self) -> None:
         """Book start times, in a separate loop: claims must not wait for servers of rate limits."""
         while True:
-            await self._depths.wait(self._lanes.book_s - self._clock.monotonic_s())
-            if self._lanes.book_s <= self._clock.monotonic_s():
+            book_s = self._lanes.book_s if self.pool.may_start else NEVER
+            await self._depths.wait(book_s - self._clock.monotonic_s())
+            if self.pool.may_start and self._lanes.book_s <= self._clock.monotonic_s():
                 await self._lanes.book(self._room(), self._run())
                 self._nudge()
                 self._ready()
@@ -340,6 +397,12 @@ class Pump:
             count, next_s = self._lanes.due()
             self.pool.wake(count)
             await self._ready.wait(next_s - self._clock.monotonic_s())
+
+    async def _hand_over(self, held: Held) -> Refused | None:
+        """Give the only item of a slice to a worker outside this process."""
+        assert self._elsewhere is not None
+        needs = tuple(sorted(self._lanes.needs_of([(held, 0)])))
+        return await self._elsewhere.hand_over(self.partition, held, needs, self._pace.per_s)
 
     # -- outcomes and leases ---------------------------------------------------------------
 
@@ -413,7 +476,7 @@ class Pump:
         if now_s - self._beat_s < age_s or not len(self._ledger):
             return True
         if is_sent := await self.flush(self._ledger.attempts):
-            self._beat_s = now_s
+            self._beat_s = self._leased_s = now_s
         return is_sent
 
     def _warn_if_blocked(self, late_s: float) -> None:
@@ -426,19 +489,10 @@ class Pump:
             )
 
     def _on_refused(self, held: Held, retry_after_s: float) -> None:
-        task = asyncio.ensure_future(self._slow_down(held, retry_after_s))
+        about = self.partition, held.slice, self._pace.per_s, retry_after_s
+        task = asyncio.ensure_future(slow_down(self._stores, *about))
         self._refusals.add(task)
         task.add_done_callback(self._refusals.discard)
-
-    async def _slow_down(self, held: Held, retry_after_s: float) -> None:
-        claimed, stores = held.slice, self._stores
-        try:
-            after_ms = int(min(retry_after_s, 3600.0) * 1000)
-            await stores.limits.refused(claimed.lane, self._pace.per_s, after_ms)
-            if not claimed.limited:
-                await stores.queue.steer(self.partition, claimed.part, "limit")
-        except HeatsinkError as error:
-            logger.info("the queue did not record that a handler raised RateLimited: %s", error)
 
     # -- ending ----------------------------------------------------------------------------
 
@@ -458,7 +512,7 @@ class Pump:
     def is_empty(self) -> bool:
         """Whether this process holds no items of the partition, and none of its handlers runs.
 
-        The handler of an item whose lease was lost still has its places at limits.
+        A handler may still run, with its places at limits, after its item's lease was lost.
         """
         return not len(self._ledger) and not self.pool.busy
 
@@ -479,51 +533,6 @@ class Pace:
         weight = 1.0 if latest > self.per_s else PACE_WEIGHT
         self.per_s += weight * (latest - self.per_s)
         self._seen, self._seen_s = finished, now_s
-
-
-class AnswerTime:
-    """How long the store takes to answer a claim, as a moving average."""
-
-    def __init__(self) -> None:
-        self.mean_s = 0.0
-
-    def learn(self, took_s: float) -> None:
-        self.mean_s += ANSWER_WEIGHT * (min(took_s, ANSWER_S_MAX) - self.mean_s)
-
-
-class Nudge:
-    """An event for one waiter. Calling the object ends the current `wait`, or else the next one."""
-
-    def __init__(self) -> None:
-        self._nudged = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def __call__(self) -> None:
-        self._nudged = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self, timeout_s: float) -> bool:
-        """Wait for a nudge or the timeout; return whether there was a nudge."""
-        if not self._nudged and timeout_s > 0:
-            loop = asyncio.get_running_loop()
-            self._waiter = waiter = loop.create_future()
-            handle = None
-            if timeout_s < float("inf"):
-                handle = loop.call_later(max(timeout_s, TICK_S), _finish, waiter)
-            try:
-                await waiter
-            finally:
-                self._waiter = None
-                if handle is not None:
-                    handle.cancel()
-        nudged, self._nudged = self._nudged, False
-        return nudged
-
-
-def _finish(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 @dataclass
@@ -562,7 +571,10 @@ class WorkMeter:
             tally.waited_s += max(now_s - each.submitted_ms / 1000, 0.0) * each.count
 
     def sent(self, claimed: Slice, before: Outcome | None, now: Outcome) -> None:
-        """Count the items that have an outcome in `now` but had none in `before`, sent earlier."""
+        """Count the outcomes of a slice that are new in `now`.
+
+        `before` are the outcomes of the same slice that were sent and counted earlier.
+        """
         tally = self._tally(claimed)
         old = before.marks if before else ""
         tally.done += now.marks.count(DONE) - old.count(DONE)

@@ -40,6 +40,7 @@ __all__ = ["client", "close", "submit_on_commit", "with_connections_closed"]
 
 NAME = "HEATSINK"
 IN_MEMORY = "memory://"
+SETUP = f"{__name__}.setup"  # processes of handlers import it first
 EXAMPLE = {"queue": "redis://queue:6379", "actions": "shop.tasks:actions"}
 
 _lock = Lock()
@@ -129,7 +130,7 @@ def with_connections_closed(actions: Actions) -> Actions:
 
         client().worker(with_connections_closed(actions)).run()
     """
-    return actions.wrapped(_closing)
+    return replace(actions.wrapped(_closing), imports=[SETUP, *actions.imports])
 
 
 def _closing(action: Action) -> Action:

@@ -53,11 +53,11 @@ class TableCapacity(msgspec.Struct, frozen=True):
 
 
 class CapacityVerdict(msgspec.Struct, frozen=True):
-    """Whether the limits accept a request.
+    """Whether the limits accept a request, and whose throughput it uses.
 
-    For an accepted request, `source` says whose throughput the request uses: the partition's own,
-    units that the partition has saved up (burst), or units of other partitions (lent). For a
-    throttled request, `limit` names the limit.
+    For an accepted request, `source` is the partition's own throughput, units that the partition
+    has saved up (burst), or units of other partitions (lent). For a throttled request, `limit`
+    names the limit.
     """
 
     accepted: bool
@@ -114,7 +114,7 @@ class Bucket:
 
 
 class Side:
-    """The reads or the writes of one partition: their token buckets and the window's counts."""
+    """The reads or the writes of one partition: their token buckets, and counts of the window."""
 
     __slots__ = ("ceiling", "demand", "lent", "share", "taken", "throttles", "throttles_ever")
 
@@ -171,10 +171,11 @@ class Side:
             self.share.filled(now_s)
 
     def inherit(self, old: list[Side], part: float) -> None:
-        """Start with the levels of the old partitions, so that no change creates throughput.
+        """Start with what the old partitions had. So no change of partitions creates throughput.
 
-        The share's level becomes the fraction `part` of the units that the old partitions have
-        saved. The ceiling's level becomes the lowest of the old ones.
+        `ceiling` is the limit of a partition, `share` its part of the table's capacity. The ceiling
+        starts at the lowest level of the old ones. The share gets the fraction `part` of the units
+        that the old partitions have saved.
         """
         self.ceiling.level = min(*(one.ceiling.level for one in old), self.ceiling.most)
         if self.share is not None:

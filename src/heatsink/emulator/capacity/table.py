@@ -294,10 +294,9 @@ class AdaptiveTable:
     def _heir(
         self, old: list[Partition], start: int, end: int, count: int, now_s: float
     ) -> Partition:
-        """Make the partition of [start, end) that replaces `old` or a part of it.
+        """Return the new partition of [start, end), which replaces `old` or a part of it.
 
-        The new partition inherits saved units, debts and heat. `count` is the table's new number of
-        partitions.
+        It inherits saved units, debts and heat. `count` is the table's new number of partitions.
         """
         heir = self._made(start, end, count, now_s)
         part = min((end - start) / (old[-1].end - old[0].start), 1.0)
@@ -309,7 +308,7 @@ class AdaptiveTable:
         return heir
 
     def _share_anew(self, now_s: float) -> None:
-        """Divide the table's capacity equally among the current partitions."""
+        """Divide the table's capacity equally among its present partitions."""
         count, burst_s = len(self.map), self._settings.burst_s
         for partition in self.map:
             for side, units in (

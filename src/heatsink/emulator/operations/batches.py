@@ -78,7 +78,10 @@ def _prepared(name: str, one: WriteRequest) -> PreparedWrite:
 
 
 def _planned(write: PreparedWrite, table: EngineTable) -> PlannedWrite:
-    """Plan a write. A batch words a missing or wrong key of an item differently than a put."""
+    """Plan one write of a batch.
+
+    DynamoDB words the error for a missing or wrong key differently in a batch than for a put.
+    """
     schema = table.schema
     if write.verb == "put":
         for part in (*schema.hash_parts, *schema.sort_parts):

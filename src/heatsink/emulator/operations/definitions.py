@@ -88,7 +88,7 @@ def _check_second(elements: list[KeySchemaElement]) -> None:
 
 
 def _parts(elements: list[KeySchemaElement], kinds: dict[str, str]) -> list[KeyPart]:
-    """Return the key attributes of a key schema: all of the hash, then all of the sort key."""
+    """Return the attributes of a key schema: those of the hash, then those of the sort key."""
     names = [element.attribute_name for element in elements]
     if any(name not in kinds for name in names):
         raise ValidationFailed(
@@ -222,7 +222,7 @@ def limits_of(
     warm: WarmThroughput | None,
     settings: EngineSettings,
 ) -> TableLimits:
-    """Return the limits of a table, or of a global index of a table in this billing mode."""
+    """Return the limits of a table or of a global index, in the billing mode of its table."""
     reads, writes = _warm(warm)
     if mode == "PAY_PER_REQUEST":
         return TableLimits(

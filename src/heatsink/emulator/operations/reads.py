@@ -77,7 +77,7 @@ def get_item(database: Database, request: GetItem) -> Json:
 
 
 class Seen(msgspec.Struct):
-    """What one page of a query or scan has read. `last` is None if it read everything."""
+    """What one page of a query or scan has read. It ended at the item `last`; None: at the end."""
 
     items: list[Item]
     scanned: int
@@ -203,7 +203,7 @@ def prepared_query(request: Query) -> tuple[Expressions, dict[str, KeyTest]]:
 
 
 def _is_modern(request: Query) -> bool:
-    """Whether the query has no legacy parameter besides KeyConditions."""
+    """Return whether a query has no legacy parameter besides KeyConditions."""
     return (
         request.attributes_to_get is None
         and request.conditional_operator is None
@@ -268,7 +268,10 @@ class _Fetched:
 def _fetched(
     table: EngineTable, source: Source, request: PageRequest, rules: _PageRules
 ) -> _Fetched | None:
-    """Return None if the source has all attributes that the request needs."""
+    """Return how to fetch from the table the attributes that a local index lacks.
+
+    Returns None if the source has all attributes that the request needs.
+    """
     if isinstance(source, EngineTable) or source.spec.projected is None:
         return None
     if isinstance(source, GlobalIndex):
@@ -464,7 +467,12 @@ def _answer(
     seen: Seen,
     units: tuple[float, float],
 ) -> Json:
-    """Return the answer with a page. `units` are those of the source and of fetched items."""
+    """Return the answer to a query or scan, with the page that was `seen`.
+
+    `units` are the read units of the page: those that `source`, the table or index, was charged,
+    and those of items that were fetched from the table because a local index lacks their
+    attributes.
+    """
     consumed = Consumed(request.return_consumed_capacity)
     if isinstance(source, EngineTable):
         consumed.add(table, "Read", units[0])

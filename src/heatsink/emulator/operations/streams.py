@@ -22,7 +22,7 @@ ANSWER_BYTES_MAX = 1_024 * 1_024
 
 
 class _Place(msgspec.Struct, array_like=True):
-    """What a shard iterator stands for: the next sequence number in a shard."""
+    """What a shard iterator means: the next sequence number to read in a shard."""
 
     shard: str
     number: str

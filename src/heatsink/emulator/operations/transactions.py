@@ -166,7 +166,7 @@ def _prepared(action: TransactWriteItem) -> PreparedWrite:
 
 
 def _take_all(operation: Operation, actions: list[list[Charge]]) -> None:
-    """Take the units of all actions. If any action is throttled, take none and raise.
+    """Take the units of all actions of a transaction. If any is throttled, take none and raise.
 
     Each action is judged as if it were the only one, so all together may exceed a limit.
     """

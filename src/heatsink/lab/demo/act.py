@@ -71,7 +71,7 @@ class ActFinding(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """How many calls (messages, likes, …) were due in a run, and how many this machine made.
+    """How many calls (messages, likes, …) a run should have made, and how many this machine made.
 
     If `made` is less than the share `least` of `due`, the run proves nothing.
     """

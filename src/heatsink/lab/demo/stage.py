@@ -120,7 +120,7 @@ class Stage:
         self._move()
 
     async def wants_another(self) -> None:
-        """Wait until the next run needs other stores, and no run uses the current ones any more."""
+        """Wait until a run needs another world, and no run uses the present one."""
         while self._world is None or self._world[1] == self.plan or self._is_playing_in_it():
             await self._moved.wait()
         self._world = None

@@ -67,7 +67,7 @@ class Traffic(msgspec.Struct, frozen=True):
         return round(sum(leg.calls for leg in self.legs))
 
     def leg_at(self, second: float) -> tuple[Leg, float]:
-        """Return the leg at `second`, and how many seconds of this leg have passed.
+        """Return the leg that covers `second`, and how many seconds of this leg have passed.
 
         After the end of the traffic, this is the end of the last leg.
         """

@@ -81,7 +81,7 @@ def is_own(remedy: Remedy) -> bool:
 
 
 def _is_enough(own: ReplayOutcome, before: ReplayOutcome) -> bool:
-    """Return whether adaptive capacity cures the load, or leaves what retries handle."""
+    """Return whether adaptive capacity alone cures the load, or leaves only what retries cure."""
     is_quiet = _is_calm(own) and own.worst_minute.share < BAD_MINUTE
     return is_quiet or _cures(own, before)
 
@@ -97,7 +97,7 @@ def _cures(outcome: ReplayOutcome, before: ReplayOutcome) -> bool:
 
 
 def _without(before: ReplayOutcome) -> str:
-    """Return a name for the outcome that others are compared with.
+    """Return a name for the outcome `before`, with which others are compared.
 
     The name is "without a remedy", or "with" and the name of the remedy.
     """

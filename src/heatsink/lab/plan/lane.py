@@ -223,7 +223,7 @@ class Watch:
         self._since_s = now_s
 
     def look(self) -> list[WindowHeat]:
-        """Advance to the coordinator's next look at the reports; return the heat that it learns."""
+        """Advance to the coordinator's next turn, and return the heat that it learns then."""
         now_s = self.next_look_s
         self.next_look_s += self._look_s
         report = self._report(now_s)
@@ -388,9 +388,9 @@ class PlanLane:
             self.table.review(now_s)
 
     def _look(self, watch: Watch, now_s: float) -> None:
-        """Take the looks that a coordinator would have taken since the previous request.
+        """Play the turns that a coordinator would have taken since the last request.
 
-        In a long pause without requests, only the looks of the first QUIET_S seconds are taken.
+        In a long pause without requests, only the turns of the first QUIET_S seconds are played.
         """
         until_s = min(now_s, watch.next_look_s + QUIET_S)
         while watch.next_look_s <= until_s:

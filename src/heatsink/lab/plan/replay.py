@@ -79,7 +79,10 @@ class _Counts:
             self.keys[request.key] = self.keys.get(request.key, 0) + 1
 
     def fill(self, minute: int, factor: float) -> None:
-        """Count a minute that the trace covers in part as if all of it were like that part."""
+        """Scale the counts of a minute that the trace covers only in part, to a whole minute.
+
+        `factor` is a minute divided by that part.
+        """
         self.write_units[minute] *= factor
         self.read_units[minute] *= factor
 
@@ -117,8 +120,8 @@ def survey(trace: Trace, settings: PlanSettings, progress: Progress = lambda _: 
 def _last_minute_s(span_s: float, requests: int) -> float:
     """Return how many seconds of its last minute a trace covers, for the rate of that minute.
 
-    The part ends where the next request would be due: otherwise a single request at the start of
-    the minute would be a high rate.
+    The covered part ends where the next request would be due. If it ended at the last request, a
+    single request at the start of the minute would be a high rate.
     """
     if span_s < MINUTE_S:
         return max(span_s, COVERED_S_MIN)

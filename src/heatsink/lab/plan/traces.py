@@ -288,9 +288,9 @@ class SyntheticTrace:
             yield TraceRequest(MIDNIGHT_S + second, key, chance >= read_share, size)
 
     def _draws(self) -> Iterator[tuple[float, float, float]]:
-        """Yield for each request the gap before it, and two numbers from 0 up to 1.
+        """Yield three numbers for each request: the gap before it, and two numbers from 0 up to 1.
 
-        The average gap is 1.
+        The average gap is 1. The other two choose the key and the operation.
         """
         rng = Random(self._seed)
         if self.weight == 1:

@@ -39,7 +39,7 @@ Told = Callable[[str, int], object]
 
 
 class Common(msgspec.Struct, frozen=True):
-    """A value of an index, and how many items of the sample have this value."""
+    """A frequent value of an index, and how many items of a sample have it."""
 
     value: str
     items: int
@@ -48,7 +48,7 @@ class Common(msgspec.Struct, frozen=True):
 class IndexStanding(msgspec.Struct, frozen=True):
     """How far the spreading of an index is. `step` is None if it has not begun.
 
-    In a dry run, `common` has the most frequent values in a sample of items.
+    In a dry run, `common` has the most frequent values in a sample of `looked_at` items.
     """
 
     table: str
@@ -63,27 +63,43 @@ class IndexStanding(msgspec.Struct, frozen=True):
     open_buckets: int = 0
 
 
+async def settle(registry: Registry, clock: Clock, in_flight_s: float) -> None:
+    """Wait until every process has renewed its view, and its older calls have ended.
+
+    `in_flight_s` is the longest time that a call of a process may take to reach DynamoDB.
+    """
+    await registry.renew()
+    until_ms = registry.meta.closed_ms + SLACK_MS
+    await clock.sleep(max(until_ms - registry.now_ms(), 0) / 1000 + in_flight_s)
+    await registry.renew()
+
+
 class Runner:
     """Meets what a migration needs."""
 
     def __init__(
         self, registry: Registry, client: DynamoClient, clock: Clock, in_flight_s: float
     ) -> None:
-        """`in_flight_s` is how long a call of a process may take to reach DynamoDB."""
+        """`in_flight_s` is the longest time that a call of a process may take to reach DynamoDB."""
         self._registry = registry
         self._client = client
         self._clock = clock
         self._in_flight_s = in_flight_s
         self._rng = Random()
 
-    async def run(self, steps: Moves) -> Any:
-        """Take all steps of a migration, and return its result."""
+    async def run(self, steps: Moves, goes_on: Callable[[], bool] = lambda: True) -> Any:
+        """Take all steps of a migration, and return its result.
+
+        Returns None if `goes_on` returns False before a step.
+        """
         try:
             needs = next(steps)
-            while True:
+            while goes_on():
                 needs = steps.send(await asyncio.gather(*map(self._meet, needs)))
         except StopIteration as end:
             return end.value
+        steps.close()
+        return None
 
     async def _meet(self, need: Need) -> Any:
         try:
@@ -92,20 +108,12 @@ class Runner:
             if isinstance(need, Record):
                 return await self._registry.replace_pin(need.seen, need.note)
             if isinstance(need, Settle):
-                return await self._settle()
+                return await settle(self._registry, self._clock, self._in_flight_s)
             if isinstance(need, Pause):
                 return await self._clock.sleep(need.seconds)
             return await self._registry.renew()
         except HeatsinkError as error:
             return of_heatsink(error)
-
-    async def _settle(self) -> None:
-        """Wait until all processes have renewed their views, and until their calls have ended."""
-        registry = self._registry
-        await registry.renew()
-        until_ms = registry.meta.closed_ms + SLACK_MS
-        await self._clock.sleep(max(until_ms - registry.now_ms(), 0) / 1000 + self._in_flight_s)
-        await registry.renew()
 
     async def _send(self, call: Call) -> Body:
         """Send a call. A throttled call was not done, so it is sent again."""
@@ -181,7 +189,10 @@ class Indexing:
 async def indexing(
     registry: Registry, address: DynamoAddress, table: SpreadTable, name: str, clock: Clock
 ) -> AsyncIterator[tuple[Indexing, Callable[[float], Runner]]]:
-    """Open what commands on an index need: its `Indexing`, and a function that makes runners."""
+    """Open what commands on an index need.
+
+    Yields its `Indexing`, and a function that makes runners, which carry out the steps.
+    """
     client = open_table(address, clock)[1]
     try:
         yield (

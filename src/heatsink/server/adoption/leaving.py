@@ -45,7 +45,10 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What became of one row: `merged` if the same row was already under the bare key."""
+    """What became of one row that leaves its bucket.
+
+    `merged` means that the same row was already under the bare key.
+    """
 
     partition_key: str
     sort_key: Any
@@ -97,7 +100,7 @@ def _most(layout: Layout) -> int:
     return max(epoch.buckets for epoch in layout.epochs)
 
 
-class Mover:
+class RowMover:
     """Moves rows, one by one."""
 
     def __init__(self, client: DynamoClient, keys: Keys, clock: Clock) -> None:
@@ -106,7 +109,7 @@ class Mover:
         self._clock = clock
 
     async def move(self, row: Row, name: str | None = None) -> Moved:
-        """Move a row under the partition key `name`; None: from its bucket to the bare key.
+        """Move a row under the partition key `name`; None moves it from its bucket to the bare key.
 
         If the row changes during the move, this tries again. Raises `Unavailable` if DynamoDB
         throttles too often.
@@ -148,7 +151,11 @@ class Mover:
         return "moved"
 
     async def _settle(self, row: Row, bare: Row) -> Outcome | None:
-        """Delete the row from where it was if its new place holds the same row already."""
+        """Finish a move that found a row in the new place, which is that of `bare`.
+
+        If the same row is there, delete the old one. If another row is there, this is a conflict.
+        Returns None if the move must be tried again.
+        """
         found = await self.read(self._key_of(bare))
         if found is None:
             return None
@@ -157,7 +164,7 @@ class Mover:
         return "merged" if await self.drop(row) else None
 
     def _delete(self, row: Row) -> Row:
-        """Return the request that deletes a row if all its attributes are as they were read."""
+        """Return the request that deletes a row unless it has changed since it was read."""
         others = [name for name in row if name not in (self._keys.partition, self._keys.sort)]
         if len(others) > OPERATORS_MAX:
             raise TooWide(
@@ -177,7 +184,7 @@ class Mover:
         return {**request, "ExpressionAttributeValues": values} if values else request
 
     async def drop(self, row: Row) -> bool:
-        """Delete a row if it still is as it was read. Returns whether it was."""
+        """Delete a row unless it has changed since it was read. Returns whether it was deleted."""
         try:
             await self._client.call("DeleteItem", self._delete(row))
         except ConditionFailed:

@@ -8,6 +8,7 @@ leaving     processes refuse the table; rows are moved back under the bare key
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -15,10 +16,10 @@ from typing import Any, Literal
 import msgspec
 
 from heatsink.client.urls import open_stores
-from heatsink.door.declaration import SpreadTable
+from heatsink.door.declaration import SpreadTable, fixed, unspread
 from heatsink.door.places import Places
 from heatsink.door.records import record_of
-from heatsink.errors import InvalidSetting
+from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.registry.adoption import (
     append_only,
@@ -29,20 +30,21 @@ from heatsink.registry.adoption import (
     trials,
 )
 from heatsink.registry.decisions import View
-from heatsink.registry.declarations import check, recorded
+from heatsink.registry.declarations import FIXED, check, recorded
 from heatsink.registry.registry import Registry
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
 from heatsink.stores.dynamodb.wire.values import native
 
-from .indexing import check_no_indexes
-from .leaving import Keys, Moved, Mover, bucket_rows
-from .writers import Stray, spread_keys, strays
+from .indexing import check_no_indexes, settle
+from .leaving import Keys, Moved, RowMover, bucket_rows
+from .writers import Stray, fixed_strays, spread_keys, strays
 
 State = Literal["dry run", "complete", "append-only", "leaving"]
 SHOWN_MAX = 100
 KEYS_LOOKED_AT = 20
 NEWEST = 10
+PASSES_MAX = 20
 
 
 class Would(msgspec.Struct, frozen=True):
@@ -61,11 +63,11 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How far the adoption of a table is. `would` are the keys that a dry run would have spread.
+    """How far the adoption of a table is.
 
-    `is_declared` is false if the registry knows nothing of the table: no program has used it.
-    `ahead` are items of these keys whose time is in the future. When this time has come, Heatsink
-    would look for these items in other places.
+    `would` are the keys that a dry run would have spread. `is_declared` is false if the registry
+    knows nothing of the table: no program has used it. `ahead` are items of these keys whose time
+    is in the future. When this time has come, Heatsink would look for these items in other places.
     """
 
     table: str
@@ -78,7 +80,10 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Departure(msgspec.Struct, frozen=True):
-    """The result of moving all rows back. `conflicts` are rows that another program also wrote."""
+    """What became of the rows when a table left Heatsink: all were moved back under the bare key.
+
+    `conflicts` are rows that another program also wrote there.
+    """
 
     moved: int
     merged: int
@@ -86,14 +91,27 @@ class Departure(msgspec.Struct, frozen=True):
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """What became of strays, rows that were written without Heatsink.
+    """What became of strays, that is, of rows that were written without Heatsink.
 
-    Rows in `saved` were appended to a file and deleted."""
+    Rows in `saved` were appended to a file and deleted.
+    """
 
     moved: int
     merged: int
     saved: int
     conflicts: list[Moved]
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """How `leave` looks for rows in buckets.
+
+    With `everything`, it scans the whole table. It always does so if the registry's declaration of
+    the table has prefixes with fixed buckets. `in_flight_s` is the longest time that a call of a
+    process may take to reach DynamoDB.
+    """
+
+    everything: bool = False
+    in_flight_s: float = 60.0
 
 
 @asynccontextmanager
@@ -132,7 +150,7 @@ def standing_of(view: View, table: str) -> Standing:
 async def dated_ahead(
     standing: Standing, address: DynamoAddress, table: SpreadTable, clock: Clock
 ) -> list[Ahead]:
-    """Return items dated in the future, of the keys that would be spread.
+    """Return items dated in the future, of the keys that a dry run would have spread.
 
     Only the newest items of each prefix are read: within a prefix, times grow with the sort keys.
     """
@@ -156,7 +174,7 @@ async def dated_ahead(
 
 
 def _newest(table: SpreadTable, prefix: str, key: str) -> dict[str, Any]:
-    """Return the Query for the newest items of a key with a prefix."""
+    """Return the Query for the newest items of a key. Their sort keys begin with `prefix`."""
     names, values = {"#p": table.partition_key}, {":p": {"S": key}}
     condition = "#p = :p"
     if prefix:
@@ -185,10 +203,40 @@ async def complete(registry: Registry, table: str) -> None:
         await registry.publish([completion(table, registry.view.horizon_ms)], term=None)
 
 
+async def check_fixed(registry: Registry, address: DynamoAddress, clock: Clock) -> None:
+    """Raise `InvalidSetting` if a row under a bare key has a prefix with fixed buckets.
+
+    Once the adoption is complete, Heatsink would look for such a row in a bucket.
+    """
+    known = recorded(registry.view, address.table)
+    if known is None or not known.has_fixed:
+        return
+    rules = []
+    for prefix, words in known.rules.items():
+        kind, _, buckets = words.partition(" ")
+        rules.append(
+            fixed(prefix, buckets=int(buckets)) if kind == FIXED else unspread(prefix)
+        )  # where other rules place rows makes no difference here
+    table = SpreadTable(
+        address.table, known.partition_key, known.sort_key, rules, sort_type=known.sort_type or "S"
+    )
+    client = open_table(address, clock)[1]
+    try:
+        async for stray in fixed_strays(client, Places(table, registry.view, registry.meta.seed)):
+            raise InvalidSetting(
+                f"the row {native(stray.sort_key)!r} of {stray.partition_key!r} has a prefix with "
+                "fixed buckets, but is not in a bucket: a program wrote it without Heatsink. Stop "
+                "that program and run --move-strays, then complete the adoption",
+                field="table",
+            )
+    finally:
+        await client.close()
+
+
 async def written_past(
     registry: Registry, address: DynamoAddress, declared: SpreadTable, clock: Clock
 ) -> list[Stray]:
-    """Return at most 100 rows of spread keys that were written without Heatsink.
+    """Return at most 100 rows under bare keys that belong in buckets.
 
     Raises `InvalidSetting` if the registry has another declaration of the table.
     """
@@ -223,7 +271,7 @@ async def move_strays(
     client = open_table(address, clock)[1]
     places = Places(declared, registry.view, registry.meta.seed)
     keys = Keys(declared.name, declared.partition_key, declared.sort_key)
-    mover = Mover(client, keys, clock)
+    mover = RowMover(client, keys, clock)
     counts = {"moved": 0, "merged": 0, "saved": 0}
     conflicts = []
     try:
@@ -251,33 +299,44 @@ async def leave(
     registry: Registry,
     address: DynamoAddress,
     clock: Clock,
-    everything: bool,
+    sweep: Sweep,
     tick: Callable[[], object] = lambda: None,
 ) -> Departure:
     """Record that a table leaves, and move all its rows back under the bare key.
 
-    With `everything`, scan the whole table for rows in buckets. May be repeated at any time.
+    A process that does not know of the departure yet may still write into a bucket. So this first
+    waits until all processes know it and their older calls have ended. Then it moves rows until a
+    pass finds none. May be repeated at any time. Raises `Unavailable` if rows keep appearing.
     """
     check_no_indexes(registry, address.table)
     if not is_leaving(registry.view, address.table):
         await registry.publish([departure(address.table)], term=None)
+    await settle(registry, clock, sweep.in_flight_s)
+    known = recorded(registry.view, address.table)
+    everything = sweep.everything or (known is not None and known.has_fixed)
     client = open_table(address, clock)[1]
+    counts = Counter(moved=0, merged=0)
     try:
         described = (await client.call("DescribeTable", {"TableName": address.table})).body
         keys = keys_in(described["Table"])
-        mover = Mover(client, keys, clock)
-        counts = {"moved": 0, "merged": 0}
-        conflicts = []
-        async for row in bucket_rows(client, keys, registry.view, everything):
-            moved = await mover.move(row)
-            tick()
-            if moved.outcome == "conflict":
-                conflicts.append(moved)
-            else:
-                counts[moved.outcome] += 1
+        mover = RowMover(client, keys, clock)
+        for _ in range(PASSES_MAX):
+            conflicts, before = [], counts.total()
+            async for row in bucket_rows(client, keys, registry.view, everything):
+                moved = await mover.move(row)
+                tick()
+                if moved.outcome == "conflict":
+                    conflicts.append(moved)
+                else:
+                    counts[moved.outcome] += 1
+            if counts.total() == before:
+                return Departure(counts["moved"], counts["merged"], conflicts)
     finally:
         await client.close()
-    return Departure(counts["moved"], counts["merged"], conflicts)
+    raise Unavailable(
+        f"rows keep appearing in buckets of table {address.table}: a program that does not follow "
+        "the registry writes them. Stop it, and run this again"
+    )
 
 
 def keys_in(described: dict[str, Any]) -> Keys:

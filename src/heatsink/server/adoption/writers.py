@@ -1,8 +1,8 @@
 """Finds programs that write to a table without Heatsink, and keeps them out.
 
 DynamoDB does not say who wrote an item. There are two other sources. CloudTrail names the role of
-every write, if it records data events. And when a key is spread, a row under the bare key that
-belongs in a bucket was written without Heatsink.
+every write, if it records data events. And a row under the bare key that belongs in a bucket was
+written without Heatsink: in a key that is spread, or with a prefix that has fixed buckets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from heatsink.door.places import Places
+from heatsink.door.places import Places, application_key
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.subjects import Kind, subject_of
 from heatsink.registry.decisions import View
@@ -33,7 +33,7 @@ GZIP = b"\x1f\x8b"
 
 
 class Writer(msgspec.Struct):
-    """Somebody who wrote to the table past Heatsink, by CloudTrail."""
+    """A role or user that wrote to the table without Heatsink, according to CloudTrail."""
 
     who: str
     writes: int
@@ -80,7 +80,7 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _role_of(identity: dict[str, Any]) -> str:
-    """Return the ARN of a role or user: of the role itself, not of its session."""
+    """Return the ARN of the role or user behind a call. Sessions of a role count as this role."""
     issuer = (identity.get("sessionContext") or {}).get("sessionIssuer") or {}
     return str(issuer.get("arn") or identity.get("arn") or identity.get("invokedBy") or "unknown")
 
@@ -130,7 +130,11 @@ def spread_keys(view: View, table: str) -> list[str]:
 
 
 async def strays(client: DynamoClient, places: Places, view: View) -> AsyncIterator[Stray]:
-    """Yield the rows of spread keys that were written without Heatsink since the adoption."""
+    """Yield the rows under bare keys that belong in buckets.
+
+    These are rows of spread keys that were written without Heatsink after the adoption, and rows
+    with a prefix of fixed buckets. Only such a prefix makes this read the whole table.
+    """
     table = places.table
     for key in spread_keys(view, table.name):
         request: dict[str, Any] = {
@@ -151,6 +155,29 @@ async def strays(client: DynamoClient, places: Places, view: View) -> AsyncItera
                 continue  # the place of a row past the horizon is not known yet
             if places.spot(keys, rule, time_ms).bucket is not None:
                 yield Stray(key, row[table.sort_key])
+    async for stray in fixed_strays(client, places):
+        yield stray
+
+
+async def fixed_strays(client: DynamoClient, places: Places) -> AsyncIterator[Stray]:
+    """Yield the rows under bare keys whose prefix has fixed buckets."""
+    table = places.table
+    if all(rule.buckets == 1 for rule in table.rules):
+        return
+    request: dict[str, Any] = {
+        "TableName": table.name,
+        "ProjectionExpression": "#p, #s",
+        "ExpressionAttributeNames": {"#p": table.partition_key, "#s": table.sort_key},
+        "ConsistentRead": True,
+    }
+    async for row in rows_of(client, "Scan", request):
+        name = row[table.partition_key]["S"]
+        if application_key(name) != name:
+            continue  # it is in a bucket
+        keys = places.keys_of(row, exactly=False)
+        is_fixed = keys is not None and table.rule_of(keys.sort).buckets > 1
+        if keys is not None and is_fixed and places.spot_of(keys).bucket is not None:
+            yield Stray(name, row[table.sort_key])
 
 
 async def rows_of(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -21,6 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from heatsink.primitives.retry import retrying_for
 from heatsink.primitives.validation import what_is_wrong
 
 from .docs_page import SERVER, docs_page
@@ -29,8 +31,8 @@ from .problems import INVALID, NOTHING, Refusal, encoded, headers_of, problem_of
 from .requests import (
     CLOSE,
     Call,
+    CallerCheck,
     Gone,
-    Guard,
     Reply,
     Route,
     RouteTable,
@@ -47,6 +49,7 @@ logger = logging.getLogger("heatsink.api")
 JSON = (b"content-type", b"application/json")
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 NO_CACHE = (b"cache-control", b"no-cache")
+READ_RETRIES_S = 2.0  # then whoever looks hears that the queue does not answer
 NOBODY = "nobody"  # the caller in the audit log if the token was not accepted
 DOCS = "/docs"
 PAGE_HEADERS = (
@@ -76,7 +79,7 @@ class App:
     """
 
     def __init__(
-        self, service: Service, guard: Guard, pages: Mapping[str, ASGIApp] | None = None
+        self, service: Service, guard: CallerCheck, pages: Mapping[str, ASGIApp] | None = None
     ) -> None:
         self._service = service
         self._guard = guard
@@ -106,8 +109,9 @@ class App:
             counts.count(label, sent.status, self._service.clock.monotonic_s() - started_s)
 
     def end_streams(self) -> None:
-        """End all event streams, which would otherwise keep the server from stopping."""
+        """End event streams and waiting claims, which would keep the server from stopping."""
         self._service.feed.end()
+        self._service.workforce.end_claims()
 
     async def _answer(self, scope: Scope, receive: Receive, send: _Sent) -> str:
         """Answer a request, with an error response if it fails. Returns the label of the route."""
@@ -157,10 +161,13 @@ class App:
             finally:
                 self._streams -= 1
             return
+        longest_s = READ_RETRIES_S if line.route.method == "GET" else inf
         try:
             async with asyncio.timeout(self._service.limits.request_s):
                 call = line.decoded(path, await line.body(asked), asked)
-                await self._reply(await line.route.call(call), line.route, asked)
+                with retrying_for(longest_s):
+                    reply = await line.route.call(call)
+                await self._reply(reply, line.route, asked)
         except TimeoutError:
             raise Refusal(
                 503, "timed out; a write may have been applied: retry with the same id"
@@ -204,7 +211,7 @@ class _Exchange:
 
 
 class _Line:
-    """A route, with everything that can be prepared before a request comes."""
+    """A route with everything that can be computed before a request comes."""
 
     def __init__(self, route: Route, service: Service) -> None:
         self.route = route
@@ -246,6 +253,10 @@ def _query(text: bytes, kind: type[msgspec.Struct]) -> Any:
         )
     except ValueError:
         raise Refusal(400, "the query string cannot be decoded") from None
+    names = [name for name, _ in pairs]
+    for name in kind.__struct_fields__:
+        if names.count(name) > 1:
+            raise Refusal(400, f"{name} is given twice: give it once", name, title=INVALID)
     return msgspec.convert(dict(pairs), kind, strict=False)
 
 
@@ -280,7 +291,7 @@ class _Sent:
 
 
 def _note(who: str, scope: Scope, status: int) -> None:
-    """Write to the audit log who called what, and the status. The log record has the time."""
+    """Write to the audit log who made which call, and the status of the answer."""
     client = scope.get("client")
     what = f"{scope['method']} {scope['path']}"
     extra = {"who": who, "from": client[0] if client else "", "what": what, "status": status}

@@ -11,7 +11,9 @@ from msgspec import Meta
 from heatsink.bulk.batch import ITEMS_MAX, Progress, State
 from heatsink.bulk.results import DAYS_MAX, RESULT_BYTES_MAX
 
-from .shapes import Limit, Strict
+from .shapes import Limit, SettingLine, Strict, Time
+
+Format = Literal["ndjson", "csv"]
 
 
 class BulkQuery(Strict, frozen=True):
@@ -80,6 +82,9 @@ class BatchesQuery(Strict, frozen=True):
 
 class FailuresQuery(Strict, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    format: Annotated[
+        Format, Meta(description="A line of JSON per item, or CSV with the item as JSON.")
+    ] = "ndjson"
 
 
 class ResultsQuery(Strict, frozen=True):
@@ -88,8 +93,7 @@ class ResultsQuery(Strict, frozen=True):
     ] = -1
     limit: Annotated[int, Meta(ge=1, le=ITEMS_MAX)] = ITEMS_MAX
     format: Annotated[
-        Literal["ndjson", "csv"],
-        Meta(description="A line of JSON per result, or CSV with the value as JSON."),
+        Format, Meta(description="A line of JSON per result, or CSV with the value as JSON.")
     ] = "ndjson"
 
 
@@ -111,8 +115,8 @@ class BatchLine(msgspec.Struct, frozen=True):
     items: int
     priority: int
     rate: str | None
-    submitted: datetime
-    ended: datetime | None
+    submitted: Time
+    ended: Time | None
     reason: str
     done: int = 0
     failed: int = 0
@@ -120,7 +124,7 @@ class BatchLine(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
-class Batches(msgspec.Struct, frozen=True):
+class BatchList(msgspec.Struct, frozen=True):
     batches: list[BatchLine]
 
 
@@ -128,3 +132,32 @@ class Underway(msgspec.Struct, frozen=True):
     """The progress of the newest batches that have not ended."""
 
     progress: list[Progress]
+
+
+class KeyUseLine(msgspec.Struct, frozen=True):
+    """How one key of a limit is used: items that run, and places that are waited for."""
+
+    key: str
+    running: int
+    waiting: int
+
+
+class LimitLine(msgspec.Struct, frozen=True):
+    """A limit that running workers have.
+
+    `declared` is what it allows. `changed` is what an operator allows instead, or empty. `uses` has
+    the keys for which most places are waited for.
+    """
+
+    name: str
+    declared: str
+    changed: str
+    actions: list[str]
+    uses: list[KeyUseLine]
+
+
+class ControlLines(msgspec.Struct, frozen=True):
+    """The limits in use, and what operators have changed for tenants, actions and limits."""
+
+    limits: list[LimitLine]
+    settings: list[SettingLine]

@@ -5,29 +5,15 @@ The page works without scripts and loads nothing from other servers.
 
 from __future__ import annotations
 
-import json
 import re
 from html import escape
 from typing import Any
 
 from heatsink import errors
 
+from .openapi import LINE
 from .problems import MEDIA_TYPE, TITLES, UNKNOWN_TOKEN, anchor, named
 
-TOPICS = {
-    "/v1/conversations": "Conversations",
-    "/v1/counters": "Counters",
-    "/v1/timelines": "Timelines",
-    "/v1/follows": "Timelines",
-    "/v1/bulk": "Bulk actions",
-    "/v1/queue-partitions": "Bulk actions",
-    "/v1/heat": "Keys and decisions",
-    "/v1/keys": "Keys and decisions",
-    "/v1/decisions": "Keys and decisions",
-    "/v1/schedules": "Bulk actions",
-    "/v1/settings": "Keys and decisions",
-}
-OTHERS = "This server"
 CODE = re.compile(r"`([^`]+)`")
 SERVER = "http://127.0.0.1:8321"
 IN_PATHS = {
@@ -44,18 +30,21 @@ IN_PATHS = {
     "{partition}": "0",
 }
 BODIES = {
-    "post_conversations_key_messages": '{"body": "hey"}',
-    "post_counters_key": '{"amount": 1}',
-    "post_timelines_user_follows": '{"author": "grace"}',
-    "post_follows": '{"pairs": [["ada", "grace"]]}',
-    "post_timelines_user_posts": '{"body": "hello"}',
-    "post_bulk_name": '[{"to": 1}, {"to": 2}]',
-    "put_keys_key_pin": '{"buckets": 4, "reason": "launch at noon"}',
-    "post_heat": '{"keys": [{"key": "conv_abc123", "writes_s": 950}], "server": "api-7"}',
-    "put_timelines_user_mode": '{"mode": "pull", "reason": "on television tonight"}',
-    "put_schedules_name": '{"action": "report", "cron": "0 9 * * MON-FRI"}',
-    "put_settings_name": '{"value": 16, "reason": "pages cost too many queries"}',
-    "put_queue_partitions_partition_pin": '{"workers": 8, "reason": "slow items"}',
+    "append_message": '{"body": "hey"}',
+    "add_to_counter": '{"amount": 1}',
+    "follow": '{"author": "grace"}',
+    "follow_many": '{"pairs": [["ada", "grace"]]}',
+    "add_post": '{"body": "hello"}',
+    "submit_batch": '[{"to": 1}, {"to": 2}]',
+    "pin_key": '{"buckets": 4, "reason": "launch at noon"}',
+    "report_heat": '{"keys": [{"key": "conv_abc123", "writes_s": 950}], "server": "api-7"}',
+    "pin_mode": '{"mode": "pull", "reason": "on television tonight"}',
+    "set_schedule": '{"action": "report", "cron": "0 9 * * MON-FRI"}',
+    "set_setting": '{"value": 16, "reason": "pages cost too many queries"}',
+    "pin_partition": '{"workers": 8, "reason": "slow items"}',
+    "claim_items": '{"actions": {"resize": {}}, "wait_s": 1}',
+    "renew_items": '{"tokens": ["TOKEN"]}',
+    "report_items": '{"items": [{"token": "TOKEN", "outcome": "done"}]}',
 }
 """By operation. A call without a body needs none."""
 ITEMS = {"application/json": "an array of items", "application/x-ndjson": "one item per line"}
@@ -118,11 +107,11 @@ add <code>-H 'Authorization: Bearer TOKEN'</code>. Replace the words in capitals
 def docs_page(described: dict[str, Any]) -> str:
     """Return the HTML of the page /docs, from an OpenAPI document."""
     topics: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
-        topic: [] for topic in (*TOPICS.values(), OTHERS)
+        tag["name"]: [] for tag in described["tags"]
     }
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
-            topics[_topic(path)].append((method, path, operation))
+            topics[operation["tags"][0]].append((method, path, operation))
     schemas = described["components"]["schemas"]
     return PAGE.format(
         title=escape(described["info"]["title"]),
@@ -138,10 +127,6 @@ def docs_page(described: dict[str, Any]) -> str:
     )
 
 
-def _topic(path: str) -> str:
-    return next((name for start, name in TOPICS.items() if path.startswith(start)), OTHERS)
-
-
 def _links(calls: list[tuple[str, str, dict[str, Any]]]) -> str:
     lines = (
         f'<li><a href="#{operation["operationId"]}">{method.upper()} {escape(path)}</a></li>'
@@ -155,7 +140,7 @@ def example(method: str, path: str, operation: dict[str, Any]) -> str:
     for name, value in IN_PATHS.items():
         path = path.replace(name, value)
     body = BODIES.get(operation["operationId"])
-    if operation["operationId"] == "post_bulk_name":
+    if operation["operationId"] == "submit_batch":
         path = path.replace("BATCH", "ACTION")
     words = ["curl"]
     if method.upper() not in ("GET", "POST") or (method.upper() == "POST" and body is None):
@@ -194,7 +179,7 @@ def _body_rows(media_type: str, schema: dict[str, Any], schemas: dict[str, Any])
     rows = [_row("body", f"{media_type}: {about}")]
     needed = whole.get("required", [])
     for name, field in fields.items():
-        use = "required" if name in needed else f"default {json.dumps(field.get('default'))}"
+        use = "required" if name in needed else "optional"
         text = f"{_kind(field, schemas)}, {use}"
         about = _about(field)
         rows.append(_row(f"{name} (body)", f"{text}. {about}" if about else text))
@@ -202,7 +187,7 @@ def _body_rows(media_type: str, schema: dict[str, Any], schemas: dict[str, Any])
 
 
 def _about(schema: dict[str, Any]) -> str:
-    """Return the description of a field, which may stand in one of several alternatives."""
+    """Return a field's description. It may stand in the schema or in one of its alternatives."""
     found = [schema, *schema.get("anyOf", [])]
     return next((each["description"] for each in found if "description" in each), "")
 
@@ -218,13 +203,19 @@ def _prose(text: str) -> str:
 
 
 def _answers(answer: dict[str, Any], schemas: dict[str, Any]) -> str:
-    """Return what the response holds, in words. All problems hold the same."""
+    """Return in words what a response contains. All errors contain the same."""
     held = (
-        f"{kind}, {_kind(content['schema'], schemas)}"
+        f"{kind}, {_held(content, schemas)}"
         for kind, content in answer["content"].items()
         if kind != MEDIA_TYPE.decode()
     )
     return "".join(f": {each}" for each in held)
+
+
+def _held(content: dict[str, Any], schemas: dict[str, Any]) -> str:
+    if LINE in content:
+        return f"in each line {_kind(content[LINE], schemas)}"
+    return _kind(content["schema"], schemas)
 
 
 def _kind(schema: dict[str, Any], schemas: dict[str, Any] | None = None) -> str:

@@ -29,7 +29,7 @@ NewDecisions = Callable[[int], Awaitable[list[DecisionLine]]]
 
 
 class FeedListener:
-    """Events that one stream has not sent yet: the latest of each kind, and all decisions."""
+    """What one stream still has to send: the latest event of each kind, and all decisions."""
 
     def __init__(self) -> None:
         self.latest: dict[str, bytes] = {}

@@ -21,6 +21,7 @@ TITLES = {
     404: "Not found",
     405: "Method not allowed",
     408: "Too slow",
+    409: "Conflict",
     413: "Too large",
     415: "Unsupported media type",
     421: "Misdirected request",

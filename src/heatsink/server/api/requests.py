@@ -38,15 +38,23 @@ from heatsink.primitives.checks import check_number, check_whole
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.connections import ConnectionLimits, refusal_of
 from heatsink.primitives.words import did_you_mean
+from heatsink.server.workforce import Workforce
 
 from .feed import Feed
 from .problems import NOTHING, UNKNOWN_TOKEN, Refusal
 from .shapes import NoQuery, Requests, RequestTotals
 
 RETRY_HEADER = "Idempotency-Key"
+ARRAY, LINES, CSV = "application/json", "application/x-ndjson", "text/csv"
 _visible = re.compile(rb"[!-~]{1,256}")
-Scope = Literal["read", "operate", "admin"]
-SCOPES: tuple[Scope, ...] = ("read", "operate", "admin")
+Scope = Literal["read", "work", "operate", "admin"]
+SCOPES: dict[Scope, frozenset[Scope]] = {
+    "read": frozenset({"read"}),
+    "work": frozenset({"work"}),
+    "operate": frozenset({"read", "work", "operate"}),
+    "admin": frozenset({"read", "work", "operate", "admin"}),
+}
+"""The scopes of tokens, and which calls each allows, by the scope that a call needs."""
 MIB = 1_024 * 1_024
 DIGITS_MAX = 18
 NAMES_AT = 3  # paths like /v1/bulk/{name}: what follows is one of a few verbs
@@ -112,6 +120,7 @@ class Service:
     counts: RequestCounts
     metrics: Callable[[], bytes]
     recent: Callable[[], msgspec.Struct]
+    workforce: Workforce
 
 
 @dataclass(slots=True)
@@ -128,7 +137,7 @@ class Call(Generic[Query, Body]):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response whose `value` has the type that the route declares."""
+    """What a handler returns; `value` has the type that the route declares."""
 
     value: msgspec.Struct
     status: int = 200
@@ -144,14 +153,16 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Reply | Response]]
 class Route:
     """A route of the API: method, path, handler and rules. With `scope` None anyone may call it.
 
+    `name` is the operation's id in the OpenAPI document: generated clients name a function so.
     With `stream` the body is read, or the response sent, in pieces. `statuses` are the codes of
-    success. `problems` are the codes of errors that not every call can have. The text of a code
-    says what the error means for this route. The text is empty if the error means the same in every
-    call. Browsers and CDNs may cache `absorbed` reads for a moment. `audited` calls are logged.
-    `retry_key` describes the header Idempotency-Key; empty if the call does not take it.
+    success. `problems` maps each error code that only some calls can have to what it means for this
+    route; an empty text stands for the meaning that the code has in all these calls. Browsers and
+    CDNs may cache `absorbed` reads for a moment. `audited` calls are logged. `retry_key` describes
+    the header Idempotency-Key; empty if the call does not take it.
     """
 
     method: str
+    name: str
     path: str
     call: Handler
     summary: str
@@ -161,8 +172,7 @@ class Route:
     body: Any = None
     statuses: tuple[int, ...] = (200,)
     problems: Mapping[int, str] = field(default_factory=dict)
-    media_type: str = "application/json"
-    body_types: tuple[str, ...] = ("application/json",)
+    media_types: tuple[str, ...] = ("application/json",)
     stream: bool = False
     absorbed: bool = False
     audited: bool = False
@@ -171,6 +181,10 @@ class Route:
     @property
     def parameters(self) -> list[str]:
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+    @property
+    def takes_body(self) -> bool:
+        return self.body is not None or (self.stream and self.method == "POST")
 
     @property
     def fields(self) -> frozenset[str]:
@@ -249,7 +263,7 @@ class RouteTable:
         return node is not None and bool(node.routes)
 
     def _escaped(self, raw_path: str) -> str | None:
-        """Return the path with the slashes of a key as %2F, if one of our paths is like that."""
+        """Return the path with a key's slashes as %2F, if one of our paths is like that."""
         if len(raw_path) > PATH_LOOKED_AT:
             return None
         parts = raw_path.split("/")[1:]
@@ -260,9 +274,10 @@ class RouteTable:
         return None
 
     def _nothing(self, raw_path: str, known: Collection[str] = ()) -> Refusal:
-        """Return the refusal of a path that does not exist. It names a similar path, if any.
+        """Return the error for a path that does not exist.
 
-        `known` are the names that the last part of the path can have.
+        It suggests a similar path, if there is one. `known` are the names that the last part of the
+        path can have.
         """
         if known:
             start, _, name = raw_path[:PATH_LOOKED_AT].rpartition("/")
@@ -320,7 +335,7 @@ def token_of(scope: Scope, secret: str) -> Token:
     return Token(scope, _digest(secret.encode()))
 
 
-class Guard:
+class CallerCheck:
     """Checks the token, scope, host and origin of callers.
 
     Without tokens every caller may do everything. Only servers on this machine may have no tokens.
@@ -363,7 +378,7 @@ class Guard:
             raise Refusal(401, "send the header Authorization: Bearer TOKEN", headers=CHALLENGE)
         if found is None:
             raise Refusal(401, UNKNOWN, headers=CHALLENGE, title=UNKNOWN_TOKEN)
-        if SCOPES.index(found.scope) < SCOPES.index(scope):
+        if scope not in SCOPES[found.scope]:
             raise Refusal(403, f"this call needs the scope {scope}; the token has {found.scope}")
         return found.name
 
@@ -429,7 +444,8 @@ def check_size(size: int, limit: int) -> None:
     if size > limit:
         raise Refusal(
             413,
-            f"the body is larger than {limit:,} bytes: split it, or raise the server's --limit",
+            f"the body is larger than {limit:,} bytes: split it, or raise the server's --limit "
+            "body_bytes, array_bytes or stream_bytes",
             "body",
             CLOSE,
         )
@@ -455,7 +471,7 @@ def read_json(decode: Callable[[bytes], Value], data: bytes) -> Value:
 
 
 def _malformed(said: str) -> str:
-    """Return msgspec's error message in our words.
+    """Return msgspec's error message `said` as Heatsink words it.
 
     For example: "JSON is malformed: invalid character (byte 3)".
     """
@@ -485,7 +501,7 @@ class RequestCounts:
         self.sums_s[label] += seconds  # type: ignore[assignment]
 
     def totals(self) -> Requests:
-        """Return the totals of calls for data, without the calls of operators."""
+        """Return the totals of calls that read or write data. Calls of operators do not count."""
         writes = [label for label in self.times if _is_data(label) and not _is_read(label)]
         reads = [label for label in self.times if _is_data(label) and _is_read(label)]
         kinds = [self._total("writes", writes), self._total("reads", reads)]

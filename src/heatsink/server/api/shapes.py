@@ -14,6 +14,7 @@ from heatsink.reads.near_cache import ReadStats
 
 Limit = Annotated[int, Meta(ge=1, le=1_000, description="Maximum number of results.")]
 HomeLimit = Annotated[int, Meta(ge=1, le=200, description="Maximum number of results.")]
+Time = Annotated[datetime, Meta(tz=True)]
 Reason = Annotated[
     str, Meta(min_length=1, max_length=500, description="Reason, shown with the decision.")
 ]
@@ -63,7 +64,7 @@ class DeletedMessage(msgspec.Struct, frozen=True):
     deleted: bool
 
 
-class Erased(msgspec.Struct, frozen=True):
+class ErasedConversation(msgspec.Struct, frozen=True):
     """How many rows were removed, at least."""
 
     erased: int
@@ -71,18 +72,18 @@ class Erased(msgspec.Struct, frozen=True):
 
 class Appended(msgspec.Struct, frozen=True):
     id: str
-    time: datetime
+    time: Time
 
 
 class Message(msgspec.Struct, frozen=True):
     """A message. `body` is text, or `{"base64": …}` if the stored bytes are not UTF-8."""
 
     id: str
-    time: datetime
+    time: Time
     body: str | Base64
 
 
-class Messages(msgspec.Struct, frozen=True):
+class MessagePage(msgspec.Struct, frozen=True):
     """A page of messages. Pass `cursor` to get the next page. On the last page `cursor` is null."""
 
     messages: list[Message]
@@ -147,14 +148,14 @@ class Posted(msgspec.Struct, frozen=True):
     """
 
     id: str
-    time: datetime
+    time: Time
     mode: str
     batch: str
 
 
 class HomePost(msgspec.Struct, frozen=True):
     id: str
-    time: datetime
+    time: Time
     author: str
     body: str | Base64
 
@@ -174,11 +175,11 @@ class AuthorLine(msgspec.Struct, frozen=True):
 
     author: str
     mode: str
-    since: datetime | None
+    since: Time | None
     reason: str
 
 
-class Authors(msgspec.Struct, frozen=True):
+class AuthorList(msgspec.Struct, frozen=True):
     """Authors, the latest decision first. Posts of authors who are not listed are pushed."""
 
     authors: list[AuthorLine]
@@ -234,7 +235,7 @@ class HeatAnswer(msgspec.Struct, frozen=True):
 
     leads: bool
     leader: str
-    window: datetime | None
+    window: Time | None
     window_s: float
     unreported_s: float | None
     bucket_units_s: int
@@ -259,7 +260,7 @@ class EpochLine(msgspec.Struct, frozen=True):
     `start` is null for the first epoch.
     """
 
-    start: datetime | None
+    start: Time | None
     buckets: int
 
 
@@ -374,9 +375,9 @@ class SettingLine(msgspec.Struct, frozen=True):
     name: str
     value: bool | int | float | str
     source: str
-    default: bool | int | float | str
+    default: bool | int | float | str | None
     by: str
-    changed: datetime | None
+    changed: Time | None
     reason: str
     local: bool | int | float | str | None
     """What this server was started with, if the deployment has another value."""
@@ -391,12 +392,13 @@ class Done(msgspec.Struct, frozen=True):
     """The decision is stored. The leader puts it in force within a second or two.
 
     `nobody_leads` says how long there has been no leader. In this case the decision waits for the
-    next leader.
+    next leader. `changed` is false if there was no pin to remove.
     """
 
     subject: SubjectLine
     value: int | None
     nobody_leads: str | None = None
+    changed: bool = True
 
 
 class DecisionLine(msgspec.Struct, frozen=True):
@@ -407,8 +409,8 @@ class DecisionLine(msgspec.Struct, frozen=True):
     """
 
     version: int
-    time: datetime
-    effective: datetime
+    time: Time
+    effective: Time
     subject: SubjectLine
     setting: str
     value: int | None
@@ -417,7 +419,7 @@ class DecisionLine(msgspec.Struct, frozen=True):
     """The decision for people: `5 buckets`, `pinned to 4 buckets`, `24 workers`."""
 
 
-class Decisions(msgspec.Struct, frozen=True):
+class DecisionList(msgspec.Struct, frozen=True):
     """Decisions, newest first. Pass `before` to get older ones; null means there are none."""
 
     decisions: list[DecisionLine]
@@ -457,7 +459,7 @@ class PartitionLine(msgspec.Struct, frozen=True):
     moves_to: str
 
 
-class Partitions(msgspec.Struct, frozen=True):
+class PartitionList(msgspec.Struct, frozen=True):
     leads: bool
     partitions: list[PartitionLine]
 
@@ -465,7 +467,7 @@ class Partitions(msgspec.Struct, frozen=True):
 # -- the server itself -----------------------------------------------------------------------
 
 
-class Ready(msgspec.Struct, frozen=True):
+class Readiness(msgspec.Struct, frozen=True):
     ready: bool
     leads: bool
     version: int

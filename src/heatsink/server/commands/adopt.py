@@ -26,6 +26,8 @@ from heatsink.server.adoption.steps import (
     Departure,
     Repair,
     Standing,
+    Sweep,
+    check_fixed,
     complete,
     dated_ahead,
     leave,
@@ -61,7 +63,8 @@ class Past(msgspec.Struct, frozen=True):
     "--check",
     is_flag=True,
     help="Look for programs that write TABLE past Heatsink: in --trail, and in the rows of spread "
-    "keys (needs --tables). The exit code is 1 if there are any.",
+    "keys and of prefixes with fixed buckets (needs --tables). The exit code is 1 if there are "
+    "any.",
 )
 @click.option(
     "--trail", multiple=True, type=FILE, help="Log file of CloudTrail's data events; repeatable."
@@ -74,7 +77,7 @@ class Past(msgspec.Struct, frozen=True):
     "--move-strays",
     "moves",
     is_flag=True,
-    help="Move rows of spread keys that were written past Heatsink into their places.",
+    help="Move rows that were written past Heatsink into their places.",
 )
 @click.option(
     "--strays-to",
@@ -96,12 +99,13 @@ class Past(msgspec.Struct, frozen=True):
     "leaves",
     is_flag=True,
     help="Move all rows back under the bare key. Processes with Heatsink refuse TABLE from now on. "
-    "If it is interrupted, run it again.",
+    "Waits --in-flight seconds for their last calls first. If it is interrupted, run it again.",
 )
 @click.option(
     "--scan",
     is_flag=True,
-    help="With --leave: read the whole table, as prefixes with fixed buckets need it.",
+    help="With --leave: read the whole table, even if the registry knows of no prefix with fixed "
+    "buckets.",
 )
 @click.option(
     "--index",
@@ -121,7 +125,8 @@ class Past(msgspec.Struct, frozen=True):
     "--sweep",
     "sweeps",
     is_flag=True,
-    help="With --index: move items out of buckets that are not used any more. Run it daily.",
+    help="With --index: move items out of buckets that are not used any more. heatsink door and "
+    "heatsink coordinator --sweep do so by themselves.",
 )
 @click.option(
     "--pace",
@@ -135,7 +140,7 @@ class Past(msgspec.Struct, frozen=True):
     type=click.FloatRange(0, 3_600),
     default=60.0,
     show_default=True,
-    help="With --index: how many seconds a program's call may take to reach DynamoDB.",
+    help="With --index and --leave: how many seconds a program's call may take to reach DynamoDB.",
 )
 @json_option
 def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
@@ -191,11 +196,14 @@ async def _step(url: str, table_name: str, options: dict[str, Any], clock: Clock
             table = _declared_in(registry.view, address.table, options["tables"])
             return await _moved(registry, address, table, clock, options["strays_to"])
         if options["leaves"]:
+            sweep = Sweep(options["scan"], options["in_flight"])
+            click.echo(f"{address.table}: waiting for the last calls of your programs…", err=True)
             with progress_bar(count="rows moved") as bar:
                 task = bar.add_task("", total=None)
                 tick = lambda: bar.advance(task)  # noqa: E731
-                return await leave(registry, address, clock, options["scan"], tick)
+                return await leave(registry, address, clock, sweep, tick)
         if options["completes"]:
+            await check_fixed(registry, address, clock)
             await complete(registry, address.table)
         return await _standing(registry, address, options["tables"], clock)
 
@@ -367,7 +375,8 @@ STEPS = {
     "filled": "both indexes are being compared. Run --spread again to go on.",
     "reading": "queries use the new index; the old one still exists. Run --spread to delete it.",
     "deleting": "the old index is being deleted. Run --spread again to go on.",
-    "spread": "spread. Run --sweep daily, which makes reads cheap again after a hot time.",
+    "spread": "spread. After a hot time, a sweep makes reads cheap again: by heatsink door, by "
+    "heatsink coordinator --sweep, or at once by --sweep.",
     "restoring": "the old index is being created again. Run --leave again to go on.",
     "returning": "queries use the old index again. Run --leave again to go on.",
     "clearing": "the shadow attribute is being removed. Run --leave again to go on.",

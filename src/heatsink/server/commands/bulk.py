@@ -6,9 +6,9 @@ import asyncio
 import csv
 import shlex
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from rich.cells import cell_len, set_cell_size
 from rich.progress import Progress
 
-from heatsink.bulk.batch import Batch
+from heatsink.bulk.batch import Batch, named
 from heatsink.bulk.batch import Progress as BatchProgress
 from heatsink.bulk.bulk import LIST_MAX, Bulk
 from heatsink.bulk.changes import NO_WORKER
@@ -31,7 +31,9 @@ from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
 from heatsink.primitives.checks import shown, shown_url
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.words import counted
-from heatsink.server.api.calls.bulk import as_json, csv_line
+from heatsink.server.api.bulk_shapes import ControlLines, KeyUseLine, LimitLine
+from heatsink.server.api.calls.bulk import failure_lines, result_lines
+from heatsink.server.api.calls.operations import limit_lines
 from heatsink.server.api.requests import read_json
 
 from .configuration import WORD, WholeRange, config_option, json_option
@@ -39,8 +41,11 @@ from .progress import progress_bar
 from .queue_options import check_exists, queue_options, queue_or_server_options, settings_from
 from .remote import Remote
 from .remote_bulk import RemoteBulk
+from .settings import changed_in, shown_value
+from .store import store_option
 
 LOOK_S = 0.2
+CONFIRMING = "all items are sent; waiting until the queue confirms them"
 
 
 def read_items(file: Path) -> Iterator[Any]:
@@ -85,8 +90,14 @@ def _json_lines(file: Path) -> Iterator[Any]:
                     raise InvalidBody(f"{file.name} line {number} is not JSON: {error}") from None
 
 
-def count_lines(file: Path) -> int:
-    """Return the number of lines: a quick estimate of the number of items, for the progress bar."""
+def _count(file: Path, bulk: Bulk | RemoteBulk) -> int:
+    """Return about how many items the file has, for the progress bar.
+
+    For a server, first read the whole file, to see errors in it. Otherwise the server would only
+    see that the command stops to send.
+    """
+    if isinstance(bulk, RemoteBulk):
+        return sum(1 for _ in read_items(file))
     with file.open("rb") as lines:
         return sum(1 for _ in lines)
 
@@ -116,7 +127,10 @@ def _with_bulk(
 
 
 def _prefers_server(server: str | None) -> bool:
-    """Return whether the server counts, and not the queue: a flag wins over the environment."""
+    """Return whether to ask the server and not the queue: if --server is a flag and --queue is not.
+
+    Either may also come from an environment variable.
+    """
     if server is None:
         return False
     source = click.get_current_context().get_parameter_source
@@ -127,7 +141,10 @@ def _prefers_server(server: str | None) -> bool:
 
 
 def _checked_server(server: str | None, options: dict[str, Any]) -> str:
-    """Return the server's URL. Refuse options of a queue, which the server chose when it began."""
+    """Return the server's URL.
+
+    Raise if options of a queue are set: the server has its own queue.
+    """
     if server is None:
         raise click.UsageError(
             "Name the queue with --queue redis://host:6379, or a running `heatsink serve` with "
@@ -214,8 +231,9 @@ def submit(
 
     async def run(bulk: Bulk) -> BatchProgress:
         with progress_bar() as bar:
-            staged = bar.add_task("submitting", total=count_lines(file))
-            items = _counted(read_items(file), lambda: bar.advance(staged))
+            staged = bar.add_task("submitting", total=_count(file, bulk))
+            confirms = partial(bar.update, staged, description=CONFIRMING)
+            items = _counted(read_items(file), lambda: bar.advance(staged), confirms)
             accepted = await bulk.submit(
                 action, items, id=batch_id, spread=not one_partition, **order
             )
@@ -288,10 +306,13 @@ def _print_json(value: object) -> None:
     click.echo(msgspec.json.encode(value).decode())
 
 
-def _counted(items: Iterable[Any], count: Callable[[], None]) -> Iterator[Any]:
+def _counted(
+    items: Iterable[Any], count: Callable[[], None], all_sent: Callable[[], None]
+) -> Iterator[Any]:
     for item in items:
         count()
         yield item
+    all_sent()
 
 
 async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
@@ -334,9 +355,13 @@ def status(batch_id: str, as_json: bool, **options: Any) -> None:
     if as_json:
         _print_json(progress)
         return
-    for name in progress.__struct_fields__:
-        value = getattr(progress, name)
-        if value not in ("", None, []):
+    known = {name: getattr(progress, name) for name in progress.__struct_fields__}
+    start_ms, eta_s, missing = (known.pop(name) for name in ("start_ms", "eta_s", "missing"))
+    known["missing"] = f"items {named(missing)}" if missing else ""
+    known["start"] = f"{datetime.fromtimestamp(start_ms / 1000, UTC):%F %T} UTC" if start_ms else ""
+    known["eta"] = f"{eta_s:,.1f} s" if eta_s and not progress.is_final else ""
+    for name, value in known.items():
+        if value != "":
             text = f"{value:,}" if isinstance(value, int) else _plain(str(value))
             click.echo(f"{name:<10} {text}")
 
@@ -385,6 +410,52 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @bulk.command()
 @config_option
+@queue_or_server_options
+@store_option
+@json_option
+def controls(store: str | None, as_json: bool, **options: Any) -> None:
+    """Show limits and their use, paused tenants and actions, and weights of tenants.
+
+    With --queue, also name the data store: it has what operators have changed.
+    """
+
+    async def run(bulk: Bulk | RemoteBulk) -> ControlLines:
+        if isinstance(bulk, RemoteBulk):
+            return await bulk.controls()
+        return ControlLines(limit_lines(await bulk.limits()), changed_in(store) if store else [])
+
+    found: ControlLines = _with_bulk(run, **options)
+    if as_json:
+        _print_json(found)
+        return
+    _print_limits(found.limits)
+    click.echo()
+    if found.settings:
+        rows = [
+            (each.name, shown_value(each.value), each.by, f"{each.changed:%F %H:%M}", each.reason)
+            for each in found.settings
+        ]
+        _print_table(("setting", "value", "by", "when", "why"), rows)
+    elif options["queue"] and not store:
+        click.echo("To see what is paused or changed, add --store URL, or use --server.")
+    else:
+        click.echo("Nothing is paused, and no weight or limit is changed.")
+
+
+def _print_limits(limits: Sequence[LimitLine]) -> None:
+    if not limits:
+        click.echo("No worker has a limit.")
+        return
+    rows = [
+        (each.name, each.changed or each.declared, use.key, f"{use.running:,}", f"{use.waiting:,}")
+        for each in limits
+        for use in each.uses or [KeyUseLine("", 0, 0)]
+    ]
+    _print_table(("limit", "allows", "key", "running", "waiting"), rows)
+
+
+@bulk.command()
+@config_option
 @click.argument("batch_id", metavar="BATCH")
 @queue_or_server_options
 @click.option("--csv/--json", "as_csv", help="Print CSV, or one JSON object per line.")
@@ -392,17 +463,8 @@ def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
     """List the items of BATCH that failed and are not retried, with the reasons."""
 
     async def run(bulk: Bulk) -> None:
-        writer = csv.writer(sys.stdout)
-        if as_csv:
-            writer.writerow(["index", "attempts", "reason", "item"])
-        async for failure in bulk.failures(batch_id):
-            item = as_json(failure.item)
-            if as_csv:
-                words = [failure.index, failure.attempts, failure.reason, item.decode()]
-                writer.writerow(words)
-            else:
-                whole = msgspec.structs.replace(failure, item=msgspec.Raw(item))
-                click.echo(msgspec.json.encode(whole).decode())
+        async for line in failure_lines(bulk.failures(batch_id), as_csv):
+            click.echo(line, nl=False)
 
     _with_bulk(run, **options)
 
@@ -420,14 +482,8 @@ def results(batch_id: str, after: int, as_csv: bool, **options: Any) -> None:
     """
 
     async def run(bulk: Bulk) -> None:
-        if as_csv:
-            click.echo(csv_line("index", "value"), nl=False)
-        async for result in bulk.results(batch_id, after):
-            value = as_json(result.value)
-            if as_csv:
-                click.echo(csv_line(result.index, value.decode()), nl=False)
-            else:
-                click.echo(b'{"index":%d,"value":%s}' % (result.index, value))
+        async for line in result_lines(bulk.results(batch_id, after), as_csv):
+            click.echo(line, nl=False)
 
     _with_bulk(run, **options)
 

@@ -20,14 +20,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from heatsink.bulk.settings import PARTITIONS_MAX
+from heatsink.cluster.answers import SETTING, NoSlotStatistics, Server, Topology
 from heatsink.cluster.balance import (
-    LEASE_MS,
     Balancer,
     ClusterMeter,
-    MeasuredCluster,
+    Lease,
     check_way,
     decision_of,
+    measured,
 )
+from heatsink.cluster.keys import queue_slots
 from heatsink.cluster.load import WINDOWS, ClusterLoad, SlotLoad, usage_of
 from heatsink.cluster.mover import (
     Mover,
@@ -35,29 +37,16 @@ from heatsink.cluster.mover import (
     carry_out_each,
     commands_for,
 )
-from heatsink.cluster.nodes import (
-    SETTING,
-    ClusterNodes,
-    NoSlotStatistics,
-    Server,
-    Topology,
-    queue_slots,
-    ranges_of,
-)
-from heatsink.cluster.policy import (
-    MoveLimits,
-    Plan,
-    SlotPolicy,
-    SlotRules,
-    parse_hours,
-    parse_slots,
-    plan_moves,
-)
+from heatsink.cluster.nodes import ClusterNodes
+from heatsink.cluster.policy import Plan, SlotPolicy, plan_moves
+from heatsink.cluster.rules import MoveLimits, SlotRules, parse_cores, parse_hours
 from heatsink.cluster.sampled import SampledCluster
-from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.cluster.slots import parse_slots, ranges_of
+from heatsink.errors import HeatsinkError, InvalidSetting, NoAccess
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.words import counted
 from heatsink.registry.decisions import Decision
+from heatsink.stores.redis.address import RedisAddress
 
 from .configuration import Number, WholeRange, json_option
 from .coordinator import check_store, ids_of
@@ -105,14 +94,10 @@ class Cores(click.ParamType[Any]):
     def convert(self, value: Any, *_: Any) -> Any:
         if not isinstance(value, str):
             return value
-        node, equals, number = value.rpartition("=")
         try:
-            cores = float(number)
-        except ValueError:
-            cores = 0.0
-        if not equals or not node or not 0.01 <= cores <= 1_000:
-            self.fail(f"{value!r} is no node with its cores: use 10.0.0.1:6379=2")
-        return node, cores
+            return parse_cores(value)
+        except InvalidSetting as error:
+            self.fail(str(error))
 
 
 @click.group()
@@ -133,7 +118,7 @@ CORES = click.option(
     "--cores",
     type=Cores(),
     multiple=True,
-    help="CPU capacity of a node, as in 10.0.0.1:6379=2; may be repeated. Others have 1.",
+    help="CPU capacity of a node, as in 10.0.0.1:6379=2; may be repeated. Others have 1; 0 drains.",
 )
 
 
@@ -173,26 +158,28 @@ async def _look(
     clock = SystemClock()
     nodes = ClusterNodes(url, clock, Random())
     try:
-        meter = ClusterMeter(await _measured(nodes, enable), clock, cores)
+        check_cores(cores, await nodes.topology())
+        cluster = await _measured(nodes, enable)
+        meter = ClusterMeter(cluster, clock, cores)
         load = await _measure(meter, window_s, "measuring")
         assert meter.topology is not None
         if as_json:
-            shown(await _as_json(nodes, meter.topology, load))
+            shown(await _as_json(cluster, meter.topology, load))
             return
         console = Console()
-        first = await _view(nodes, meter.topology, load)
+        first = await _view(cluster, meter.topology, load)
         if not live or not console.is_terminal:
             console.print(first)
             return
         with Live(first, console=console, auto_refresh=False) as screen:
             while True:
                 load = await meter.measure(window_s, 1)
-                screen.update(await _view(nodes, meter.topology, load), refresh=True)
+                screen.update(await _view(cluster, meter.topology, load), refresh=True)
     finally:
         await nodes.close()
 
 
-async def _measured(nodes: ClusterNodes, enable: bool) -> MeasuredCluster:
+async def _measured(nodes: ClusterNodes, enable: bool) -> ClusterNodes | SampledCluster:
     """Return what measures the cluster: its statistics of slots, or samples of its commands.
 
     Statistics that are off are turned on if `enable` is set, or if the person at the terminal
@@ -211,17 +198,29 @@ async def _measured(nodes: ClusterNodes, enable: bool) -> MeasuredCluster:
     return nodes
 
 
+def check_cores(cores: Mapping[str, float], topology: Topology) -> None:
+    """Raise `InvalidSetting` if a node of `--cores` is not in the cluster."""
+    known = {node.address for node in topology.nodes}
+    for address in cores.keys() - known:
+        raise InvalidSetting(
+            f"--cores names {address}, which is no node of this cluster: use one of "
+            f"{', '.join(sorted(known))}"
+        )
+
+
 def _agrees() -> bool:
     question = f"Slots are not measured. Turn {SETTING} on, on all nodes, until they restart?"
     return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
 
 
 def _hottest(load: ClusterLoad) -> list[SlotLoad]:
-    used = (slot for slot in load.slots if slot.cpu or slot.net_s)
-    return sorted(used, key=lambda slot: (-slot.cpu, -slot.net_s, slot.slot))[:HOTTEST]
+    used = (slot for slot in load.slots if slot.heat or slot.net_s)
+    return sorted(used, key=lambda slot: (-slot.heat, -slot.net_s, slot.slot))[:HOTTEST]
 
 
-async def _view(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -> Group:
+async def _view(
+    cluster: ClusterNodes | SampledCluster, topology: Topology, load: ClusterLoad
+) -> Group:
     plan = plan_moves(load, SlotRules())
     table = Table("node", box=None)
     for title in ("replicas", "slots", "CPU", "network", "memory", "÷ mean"):
@@ -239,17 +238,19 @@ async def _view(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -> G
     slots = Table("slot", "node", box=None)
     for title in ("CPU", "network", "keys"):
         slots.add_column(title, justify="right")
-    slots.add_column("hottest keys", overflow="fold")
+    hottest = _hottest(load)
+    found = [await cluster.keys_of(slot.slot, topology, KEYS) for slot in hottest]
+    are_hottest = all(keys.are_hottest for keys in found)
+    slots.add_column("hottest keys" if are_hottest else "some keys", overflow="fold")
     names = {node.id: node.address for node in load.nodes}
-    for slot in _hottest(load):
-        keys = await nodes.hottest_keys(slot.slot, topology, KEYS)
+    for slot, keys in zip(hottest, found, strict=True):
         slots.add_row(
             f"{slot.slot}",
             names[slot.node],
-            f"{slot.cpu:.2%}",
+            f"{slot.heat:.2%}",
             f"{slot.net_s / 1e6:,.2f} MB/s",
             f"{slot.keys:,}",
-            escape(", ".join(keys)),
+            escape(", ".join(keys.names)),
         )
     return Group(table, "", slots, "", escape(_verdict(topology, plan)))
 
@@ -260,6 +261,7 @@ def _verdict(topology: Topology, plan: Plan) -> str:
         lines.append(f"No slot can move now: {topology.trouble}.")
     if plan.ceiling:
         lines.append(f"Ceiling: {plan.ceiling.words}.")
+    lines += _unlike_words(plan)
     if plan.moves:
         text = f"{counted(plan.slots, 'slot')} to move would make it {plan.after:.2f} ×"
         lines.append(f"{text}: heatsink cluster balance.")
@@ -284,15 +286,15 @@ def _node_rows(load: ClusterLoad) -> list[dict[str, Any]]:
     ]
 
 
-async def _as_json(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -> dict[str, Any]:
+async def _as_json(
+    cluster: ClusterNodes | SampledCluster, topology: Topology, load: ClusterLoad
+) -> dict[str, Any]:
     plan = plan_moves(load, SlotRules())
-    hottest = [
-        {
-            **msgspec.structs.asdict(slot),
-            "hottest_keys": await nodes.hottest_keys(slot.slot, topology, KEYS),
-        }
-        for slot in _hottest(load)
-    ]
+    hottest = []
+    for slot in _hottest(load):
+        keys = await cluster.keys_of(slot.slot, topology, KEYS)
+        named = {"key_names": keys.names, "are_hottest": keys.are_hottest}
+        hottest.append(msgspec.structs.asdict(slot) | named)
     return {
         "nodes": _node_rows(load),
         "slots": hottest,
@@ -321,6 +323,12 @@ async def _as_json(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -
 )
 @click.option("--stop", type=Number(1, 10), default=1.10, help="Busiest ÷ mean to stop at.")
 @click.option("--pinned", type=Slots(), help="Slots that never move: 5,7-9.")
+@click.option(
+    "--keys-max",
+    type=WholeRange(1, 10**12),
+    default=1_000_000,
+    help="A slot with more keys never moves.",
+)
 @click.option("--rate", type=Number(0.001, 1e6), default=50.0, help="Most megabytes a second.")
 @click.option(
     "--slots-per-hour", type=WholeRange(1, 10**6), default=4_096, help="Most slots in an hour."
@@ -334,6 +342,11 @@ async def _as_json(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -
     "--measure-cores",
     is_flag=True,
     help="Measure the speed of each node with a short script, instead of --cores.",
+)
+@click.option(
+    "--node-memory",
+    type=Number(1, 1e9),
+    help="Megabytes of a node without maxmemory, such as the limit of its container.",
 )
 @click.option("--commands", is_flag=True, help="Also print the commands that move the slots.")
 @click.option("--hours", type=DayHours(), help="When slots may move, in UTC: 22:00-06:00.")
@@ -359,6 +372,7 @@ async def _balance(url: str, as_json: bool, options: Mapping[str, Any]) -> None:
         stop=options["stop"],
         idle=options["idle"],
         pinned=(options["pinned"] or frozenset()) | queue,
+        keys_max=options["keys_max"],
     )
     limits = MoveLimits(
         bytes_s=options["rate"] * 1e6,
@@ -368,12 +382,13 @@ async def _balance(url: str, as_json: bool, options: Mapping[str, Any]) -> None:
     if options["store"]:
         check_store(options["store"])
         await ids_of(options["store"], clock, must_exist=True)
-    nodes = ClusterNodes(url, clock, Random())
+    nodes = ClusterNodes(url, clock, Random(), round(1e6 * (options["node_memory"] or 0)))
     try:
         server = await nodes.server(await nodes.topology())
         if options["apply"]:
             check_way(server)
         cores = dict(options["cores"])
+        check_cores(cores, await nodes.topology())
         if options["measure_cores"]:
             cores = await nodes.speeds(await nodes.topology()) | cores
         meter = ClusterMeter(await _measured(nodes, options["enable"]), clock, cores)
@@ -381,7 +396,7 @@ async def _balance(url: str, as_json: bool, options: Mapping[str, Any]) -> None:
         if options["watch"]:
             await _watch(nodes, meter, mover, rules, options)
         else:
-            await _once(meter, mover, rules, options, as_json, server)
+            await _once(meter, mover, rules, options, as_json, server, nodes.address)
     finally:
         await nodes.close()
 
@@ -393,18 +408,20 @@ async def _once(
     options: Mapping[str, Any],
     as_json: bool,
     server: Server,
+    login: RedisAddress,
 ) -> None:
     clock = SystemClock()
     load = await _measure(meter, options["window"], "measuring")
-    plan, topology = plan_moves(load, rules), meter.topology
+    topology = meter.topology
     assert topology is not None, "the meter has measured"
+    plan = await _planned(mover, load, topology, rules, options["apply"])
     show_commands = options["commands"] or server.way != "migrateslots"
-    orders = [commands_for(move, topology, server) for move in plan.moves if show_commands]
+    orders = [commands_for(move, topology, server, login) for move in plan.moves if show_commands]
     if not as_json:
         click.echo(_plan_words(plan, load))
         if topology.trouble:
             click.echo(f"No slot can move now: {topology.trouble}.")
-        click.echo("\n".join(["", *orders, ""]) if orders else "", nl=False)
+        click.echo(_order_words(orders, login), nl=False)
     if not options["apply"]:
         if as_json:
             shown({**msgspec.to_builtins(plan), "commands": orders, "trouble": topology.trouble})
@@ -428,6 +445,23 @@ async def _once(
         click.get_current_context().exit(1)
 
 
+async def _planned(
+    mover: Mover, load: ClusterLoad, topology: Topology, rules: SlotRules, must_measure: bool
+) -> Plan:
+    """Plan moves.
+
+    If the user may measure slots, plan with the measured sizes of those that would move.
+    """
+    plan = plan_moves(load, rules)
+    try:
+        return await measured(mover, load, plan, topology, lambda load: plan_moves(load, rules))
+    except NoAccess as error:
+        if must_measure:
+            raise
+        click.echo(f"heatsink: {error}. The sizes in this plan are estimates.", err=True)
+        return plan
+
+
 async def _measure(meter: ClusterMeter, window_s: float, what: str) -> ClusterLoad:
     with progress_bar() as bar:
         task = bar.add_task(what, total=WINDOWS)
@@ -438,6 +472,7 @@ def _plan_words(plan: Plan, load: ClusterLoad) -> str:
     lines = [f"The busiest node has {plan.before:.2f} × the mean load."]
     if plan.ceiling:
         lines.append(f"Ceiling: {plan.ceiling.words}.")
+    lines += _unlike_words(plan)
     if not plan.moves:
         lines.append(f"Nothing to move: {plan.why}.")
         return "\n".join(lines)
@@ -445,16 +480,32 @@ def _plan_words(plan: Plan, load: ClusterLoad) -> str:
     for move in plan.moves:
         what = f"{counted(len(move.slots), 'slot')} ({ranges_of(move.slots)[:60]})"
         size = f"about {move.size / 1e6:,.1f} MB"
+        if move.most > 2 * move.size + 1e6:
+            size += f", up to {move.most / 1e6:,.1f} MB"
         lines.append(f"  {what}, {size}, to {names[move.target]}: {move.reason}")
     lines.append(f"After these moves, the busiest node has {plan.after:.2f} × the mean load.")
     return "\n".join(lines)
+
+
+def _order_words(orders: list[str], login: RedisAddress) -> str:
+    """Return the commands that move slots, as a script for a shell."""
+    first = "export REDISCLI_AUTH  # set it to the password in URL first"
+    return "\n".join(["", *([first] if login.password else []), *orders, ""]) if orders else ""
+
+
+def _unlike_words(plan: Plan) -> list[str]:
+    if not plan.unlike:
+        return []
+    nodes = ", ".join(plan.unlike)
+    text = f"Modules, functions or users of {nodes} differ from those of the other nodes"
+    return [f"{text}: no slot moves between them."]
 
 
 def _report_words(report: MoveReport) -> str:
     what = f"{counted(len(report.job.slots), 'slot')} ({ranges_of(report.job.slots)[:60]})"
     if report.error:
         return f"  stopped at {what}: {report.error}"
-    return f"  moved {what} in {report.took_s:.1f} s"
+    return f"  moved {what}, {report.moved / 1e6:,.1f} MB, in {report.took_s:.1f} s"
 
 
 async def _record(store: str | None, decisions: list[Decision]) -> list[Decision]:
@@ -473,7 +524,7 @@ async def _watch(
 ) -> None:
     """Balance until Ctrl-C, while this process holds the lease."""
     clock, name = SystemClock(), f"{socket.gethostname()}-{os.getpid()}"
-    told = ""
+    lease, told, failures = Lease(nodes, name, clock), "", 0
 
     async def publish(decisions: list[Decision]) -> list[Decision]:
         for decision in decisions:
@@ -482,18 +533,32 @@ async def _watch(
 
     balancer = Balancer(meter, SlotPolicy(rules), mover, publish, clock, options["window"])
     while True:
+        moved: list[Decision] = []
         try:
-            leads = await nodes.lead(name, LEASE_MS, await nodes.topology())
-            if leads:
-                await balancer.run_once()
-            state = balancer.state
-            said = "another process balances this cluster" if not leads else ""
-            said = said or (state.plan.why if state and not state.plan.moves else "")
-            failed = [each.error for each in state.reports[-1:] if each.error] if state else []
-            said = failed[0] if failed else said
+            if await lease.take():
+                async with lease.kept():
+                    moved = await balancer.run_once(leads=lambda: lease.is_held)
+                kind, said = _state_words(balancer, failures)
+            else:
+                kind = said = "another process balances this cluster"
         except HeatsinkError as error:
-            said = str(error)
-        if said and said != told:
+            kind = said = str(error)
+        failures = balancer.totals.failures
+        told = "" if moved else told
+        if said and kind != told:
             click.echo(said)
-        told = said or told
+            told = kind
         await clock.sleep(options["window"] / 4)
+
+
+def _state_words(balancer: Balancer, failures: int) -> tuple[str, str]:
+    """Return what a balancer has to say, and the kind of it: other figures alone are no news."""
+    state = balancer.state
+    if state is None:
+        return "", ""
+    if balancer.totals.failures > failures and state.reports:
+        error = state.reports[-1].error
+        return error, error
+    if state.plan.moves:
+        return "", ""
+    return f"calm, {'at' if state.plan.ceiling else 'below'} the ceiling", state.plan.why

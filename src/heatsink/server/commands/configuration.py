@@ -34,7 +34,7 @@ class WholeRange(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A float in a range. It refuses NaN, which passes every comparison that click makes."""
+    """A number in a range. NaN is refused: click's own comparisons would accept it."""
 
     name = "number"
 
@@ -51,7 +51,7 @@ EMPTY = "the value is empty: set a value, or leave the option out."
 
 
 class Word(click.types.StringParamType):
-    """A text that is not empty. If a required option is absent, the error says `missing`."""
+    """A text that is not empty. `missing` is the error for a required option that is not set."""
 
     def __init__(self, missing: str = "") -> None:
         self._missing = missing
@@ -117,7 +117,7 @@ def _unknown(ctx: click.Context, file: str, name: str, is_table: bool) -> str:
 
 
 def name_the_source(error: click.BadParameter) -> None:
-    """If a wrong value is not from a flag, name its variable or its file in the error."""
+    """Name the variable or the file in the error, if a wrong value does not come from a flag."""
     ctx, param = error.ctx, error.param
     if ctx is None or param is None or param.name is None:
         return
@@ -147,7 +147,7 @@ def _table_of(ctx: click.Context) -> str | None:
 
 
 def default_of(command: click.Command) -> str | None:
-    """Return the subcommand that a group runs if none is named; most groups have none."""
+    """Return the subcommand that runs if none is named; None for most groups."""
     return getattr(command, "default", None)
 
 
@@ -196,7 +196,7 @@ OF_CLIENTS = ("HEATSINK_SERVER", "HEATSINK_TOKEN")  # often set beside a server'
 
 
 def _meant(name: str, own: Mapping[str, click.Parameter], prefix: str) -> str | None:
-    """Return the variable of the command that `name` resembles.
+    """Return which of the command's variables was probably meant by `name`.
 
     The command's own words may be missing in `name`, or be misspelt too.
     """

@@ -6,7 +6,9 @@ One coordinator leads, others stand by.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from socket import socket
 from typing import Any
 
@@ -25,8 +27,9 @@ from heatsink.client.urls import missing_file, open_stores
 from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.ids import IdScheme, Uuid7, scheme_named
+from heatsink.server.adoption.sweeping import Sweeper, recorded_table, sweeping
 from heatsink.server.api.metrics import Metrics
-from heatsink.server.api.requests import Guard, token_of
+from heatsink.server.api.requests import CallerCheck, token_of
 from heatsink.server.commands.configuration import (
     PORTS,
     WORD,
@@ -39,10 +42,13 @@ from heatsink.server.commands.configuration import (
     log_json_option,
     news_option,
 )
+from heatsink.server.commands.fsck import existing_table
 from heatsink.server.commands.queue_options import cluster_options, cluster_settings
 from heatsink.server.running import Ending, run, set_up, tell
 from heatsink.server.shell import Endpoint, address_of, health_app
 from heatsink.spread.policy import BucketRules
+from heatsink.stores.dynamodb import open_table
+from heatsink.stores.dynamodb.address import DynamoAddress
 
 logger = logging.getLogger("heatsink")
 
@@ -56,7 +62,7 @@ def check_store(url: str) -> None:
         )
 
 
-def status_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> Starlette:
+def status_app(read: Callable[[], Status], guard: CallerCheck, *others: Collector) -> Starlette:
     """Return the app with /healthz, /readyz (the coordinator's view is fresh) and /metrics."""
 
     def ready() -> dict[str, object]:
@@ -66,18 +72,22 @@ def status_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> 
     return health_app(ready, Metrics(*others, StatusCollector(read)), guard)
 
 
-def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
-    """Open the port, then run a coordinator until a signal. `settings` are those of `connect`."""
+def coordinate(store: str, endpoint: Endpoint, tables: Sequence[str] = (), **settings: Any) -> None:
+    """Open the port, then run a coordinator until a signal. `settings` are those of `connect`.
+
+    While the coordinator leads, it sweeps the spread indexes of `tables`.
+    """
     with endpoint.listening() as listeners:
 
         async def start(ending: Ending) -> None:
-            file = missing_file(store)
-            ids = await ids_of(store, SystemClock())
-            client = connect(store, ids=ids, **settings)
+            file, clock = missing_file(store), SystemClock()
+            ids = await ids_of(store, clock)
+            swept = [await existing_table(table, store, clock, "--sweep") for table in tables]
+            client = connect(store, ids=ids, dedicated=True, **settings)
             if file is not None:
                 logger.warning("there was no database %s: a new one is made", file)
             scales_workers = bool(settings.get("queue"))
-            await run_coordinator(client, listeners, endpoint, ending, scales_workers)
+            await run_coordinator(client, listeners, endpoint, ending, scales_workers, swept)
 
         run(start)
     tell("stopped", "stopped; if this coordinator led, another one can lead now")
@@ -104,9 +114,12 @@ async def run_coordinator(
     endpoint: Endpoint,
     ending: Ending,
     scales_workers: bool = False,
+    swept: Sequence[DynamoAddress] = (),
 ) -> None:
     """Run a coordinator until a signal. Then release its lease, so that a standby can lead."""
-    async with client as heatsink:
+    async with AsyncExitStack() as stack:
+        heatsink = await stack.enter_async_context(client)
+        await stack.enter_async_context(sweeping(_sweepers(heatsink, swept, stack)))
         if scales_workers:
             await heatsink.bulk.open()
         watch = heatsink.queue_watch
@@ -117,6 +130,19 @@ async def run_coordinator(
         for listener in listeners:
             _tell_where(*listener.getsockname()[:2])
         await server.serve(listeners)
+
+
+def _sweepers(
+    heatsink: Heatsink, swept: Sequence[DynamoAddress], stack: AsyncExitStack
+) -> list[Sweeper]:
+    clock, view, sweepers = SystemClock(), heatsink.parts.registry.view, []
+    for address in swept:
+        client = open_table(address, clock)[1]
+        stack.push_async_callback(client.close)
+        sweepers.append(
+            Sweeper(heatsink, client, partial(recorded_table, view, address.table), clock)
+        )
+    return sweepers
 
 
 def _tell_where(host: str, port: int) -> None:
@@ -177,6 +203,14 @@ def _tell_where(host: str, port: int) -> None:
     default=10_000,
     help="Maximum number of workers of all partitions.",
 )
+@click.option(
+    "--sweep",
+    "tables",
+    type=WORD,
+    multiple=True,
+    help="Table whose spread indexes the leader sweeps: its name, or its URL if it is in another "
+    "region. May be repeated.",
+)
 @cluster_options
 @log_json_option
 def coordinator(
@@ -203,4 +237,4 @@ def coordinator(
         "scaling": options["scaling"],
         "workers": WorkerRules(workers_max=options["workers_max"], fleet_max=options["fleet_max"]),
     }
-    coordinate(store, endpoint, **settings)
+    coordinate(store, endpoint, tables=options["tables"], **settings)

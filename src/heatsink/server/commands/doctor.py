@@ -6,9 +6,9 @@ import asyncio
 import os
 import shlex
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import click
@@ -18,11 +18,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from heatsink.bulk.actions import BUILT_IN
+from heatsink.bulk.changes import lacked_at
 from heatsink.bulk.plan import QueuePlan, named
 from heatsink.client.queue import connect_queue, default_queue
 from heatsink.client.urls import open_stores
 from heatsink.coordinator.lease import CURE, leadership_of
-from heatsink.errors import HeatsinkError
+from heatsink.errors import HeatsinkError, Unavailable
 from heatsink.primitives.checks import shown_url
 from heatsink.primitives.clock import BELIEVE_S, Clock, SystemClock, now_ms
 from heatsink.primitives.words import counted
@@ -36,11 +38,16 @@ from .progress import progress_bar
 from .queue_options import absent_queue
 from .remote import SERVER, Remote
 
+if TYPE_CHECKING:
+    from heatsink.stores.redis.connection import Connection
+
 State = Literal["ok", "warning", "wrong"]
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 FREE_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_MS_MAX = 5_000
 UNUSED_MS = 1_000  # a closed time this far behind: no process uses the store
+CONNECTIONS = 2  # of a server to the Redis for news
+CONNECTIONS_SPARE = 50  # of leaders, commands and whoever looks
 NO_PLAN = QueuePlan(0, 0)  # of a queue that no process has used yet
 BELIEVED = (
     "Processes use this clock once NTP has synchronised it, or after "
@@ -82,7 +89,8 @@ async def examine(
     elif store is not None:
         yield await _unnamed_queue(store, beside, is_sound)
     if news is not None:
-        yield await _redis("news", news, clock)
+        servers = await _servers_of(store, clock) if store is not None and is_sound else 0
+        yield await _redis("news", news, clock, servers)
 
 
 def examine_server(remote: Remote, url: str) -> list[Finding]:
@@ -114,6 +122,9 @@ def examine_server(remote: Remote, url: str) -> list[Finding]:
 def _queue_of(remote: Remote) -> Finding:
     try:
         lines = remote.get("v1", "queue-partitions")["partitions"]
+    except Unavailable as error:
+        cure = "check the server's --queue and the Redis there"
+        return Finding("queue", "wrong", str(error), cure)
     except HeatsinkError as error:
         cure = "if this server should run bulk actions, check its --queue and the Redis there"
         return Finding("queue", "warning", str(error), cure)
@@ -124,7 +135,10 @@ def _queue_of(remote: Remote) -> Finding:
 
 
 def _unless_moving(finding: Finding, moves: dict[int, str]) -> Finding:
-    """Return the finding, or a warning about the partitions in `moves`, which are to move."""
+    """Return the finding; a warning instead if partitions are about to move.
+
+    `moves` are the targets of these moves, by partition.
+    """
     if not moves:
         return finding
     numbers = ", ".join(map(str, sorted(moves)))
@@ -267,12 +281,41 @@ async def _queue(url: str) -> Finding:
             servers = len({place.url for place in plan.places.values()} | {""})
             spread = f" on {counted(servers, 'Redis server')}" if servers > 1 else ""
             moves = {number: named(move.to) for number, move in plan.moves.items()}
-            return _unless_moving(Finding("queue", "ok", f"durable, {shards}{spread}"), moves)
+            found = Finding("queue", "ok", f"durable, {shards}{spread}")
+            offered = await queue.stores.fleet.offered()
+            return _with_workers(_unless_moving(found, moves), offered)
     except HeatsinkError as error:
         return Finding("queue", "wrong", _said(error, "queue"), "check --queue and that Redis")
 
 
-async def _redis(what: str, url: str, clock: Clock) -> Finding:
+def _with_workers(found: Finding, offered: Sequence[str]) -> Finding:
+    """Return the finding with the actions of live workers. `offered` is `FleetStore.offered`.
+
+    It is a warning if workers have met items of actions that they lack.
+    """
+    names = ", ".join(name for name in offered if not name.startswith(BUILT_IN))
+    run = f"workers run {names or 'built-in actions only'}" if offered else "no worker runs"
+    detail = f"{found.detail}; {run}"
+    lacked = sorted(set[str]().union(*lacked_at(offered).values()))
+    if not lacked or found.state != "ok":
+        return Finding(found.what, found.state, detail, found.cure)
+    detail += f"; some of them lack {', '.join(lacked)}"
+    return Finding(found.what, "warning", detail, "run the same actions in all workers")
+
+
+async def _servers_of(store: str, clock: Clock) -> int:
+    """Return how many servers report heat, as the leader counted them; 0 if that is not known."""
+    try:
+        stores = await _opened(store, clock)
+        try:
+            return (await stores.registry.meta()).meta.servers
+        finally:
+            await stores.close()
+    except HeatsinkError:
+        return 0
+
+
+async def _redis(what: str, url: str, clock: Clock, servers: int) -> Finding:
     from random import Random
 
     from heatsink.stores.redis.address import parse
@@ -282,6 +325,7 @@ async def _redis(what: str, url: str, clock: Clock) -> Finding:
         connection = Connection(parse(url, what), clock, Random())
         try:
             seconds, _ = await connection.run("TIME")
+            clients_max = await _clients_max(connection)
         finally:
             await connection.close()
     except HeatsinkError as error:
@@ -290,11 +334,24 @@ async def _redis(what: str, url: str, clock: Clock) -> Finding:
     if abs(off_s) * 1000 > CLOCK_MS_MAX:
         detail = f"this machine's clock is {off_s:+.0f} s from that of the Redis"
         return Finding(what, "warning", detail, "set both clocks by NTP")
+    if clients_max and clients_max < (needed := CONNECTIONS * servers + CONNECTIONS_SPARE):
+        detail = f"maxclients of the Redis is {clients_max:,}, too few for {servers:,} servers"
+        cure = f"set maxclients to {needed:,} or more: each server has {CONNECTIONS} connections"
+        return Finding(what, "warning", detail, cure)
     return Finding(what, "ok", "the Redis answers")
 
 
+async def _clients_max(connection: Connection) -> int:
+    """Return how many clients the Redis accepts; 0 if it does not say, as a cluster's nodes."""
+    try:
+        found = await connection.run("INFO", "clients")
+    except Unavailable:  # its user may not ask
+        return 0
+    return int(found.get("maxclients", 0))
+
+
 def _said(error: HeatsinkError, flag: str) -> str:
-    """Return the error's text, with the flag's name in place of the setting's name in Python."""
+    """Return the error's text, which names the flag and not the setting in Python."""
     first, _, rest = str(error).partition(" ")
     return f"--{flag} {rest}" if first in (flag, "url") else str(error)
 
@@ -314,9 +371,9 @@ def _table(findings: list[Finding]) -> Table:
 
 
 def _names_other_things(context: click.Context) -> bool:
-    """Return whether flags name a store, queue or folder to check instead of a server.
+    """Return whether the flags --data, --store, --queue or --news say what to check.
 
-    The flag --server takes precedence over these flags, and these flags over HEATSINK_SERVER.
+    Then HEATSINK_SERVER does not count. The flag --server counts in any case.
     """
     if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
         return False

@@ -203,28 +203,31 @@ async def _fitness(address: DynamoAddress, clock: Clock) -> str:
     return "has Heatsink's keys: connect to it"
 
 
-async def existing_table(table: str, registry: str, clock: Clock) -> DynamoAddress:
+async def existing_table(
+    table: str, registry: str, clock: Clock, what: str = "TABLE"
+) -> DynamoAddress:
     """Return the address of a user's table, and raise if the table does not exist.
 
     The table is in the registry's region, unless `table` is a URL that names another region.
+    `what` is the argument or option that names the table.
     """
     address, beside = _address(table), _address(registry)
     if address is None and beside is None:
         name = shown_url(table)[:80]
         raise InvalidSetting(
-            f"TABLE {name!r} names no region, and the registry is not in DynamoDB: write TABLE as "
+            f"{what} {name!r} names no region, and the registry is not in DynamoDB: write it as "
             f"dynamodb://{name}?region=eu-west-1"
         )
     if address is None:
         assert beside is not None
-        address = msgspec.structs.replace(beside, table=check_table(table, "TABLE"))
+        address = msgspec.structs.replace(beside, table=check_table(table, what))
     opened, client = open_table(address, clock)
     try:
         await opened.is_active()
     except NoTable:
         raise NoTable(
             f"there is no table {address.table!r} at {address.endpoint}: check its name; if it is "
-            f"in another region, write TABLE as dynamodb://{address.table}?region=eu-west-1"
+            f"in another region, write {what} as dynamodb://{address.table}?region=eu-west-1"
         ) from None
     finally:
         await client.close()

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from heatsink.coordinator.explainer import not_known
 from heatsink.coordinator.lease import CURE
-from heatsink.primitives.subjects import Kind
+from heatsink.primitives.subjects import subject_words
 from heatsink.primitives.words import counted
 from heatsink.server.running import one_line
 
@@ -57,7 +57,7 @@ def heat_table(heat: dict[str, Any]) -> Table | str:
     for key in heat["keys"]:
         rates = ("writes_s", "write_units_s", "reads_s", "throttles_s", "bound_s")
         table.add_row(
-            escape(one_line(_subject(key["kind"], key["key"])[:60])),
+            escape(one_line(subject_words(key["kind"], key["key"])[:60])),
             str(key["buckets"]),
             *(_rate(key[rate]) for rate in rates),
         )
@@ -108,6 +108,8 @@ def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
     done = Remote(server, token).delete("v1", "keys", key, "pin")
     if as_json:
         shown(done)
+    elif not done.get("changed", True):
+        click.echo(one_line(f"{key}: there is no pin to remove"))
     else:
         when = f"; {_when(done)}" if done["nobody_leads"] else ""
         click.echo(one_line(f"{key}: the policy sets the number of buckets again{when}"))
@@ -165,7 +167,7 @@ def _say(line: dict[str, Any], as_json: bool) -> None:
     else:
         words = (
             _time(line),
-            f"{_subject(**line['subject'])}:",
+            f"{subject_words(**line['subject'])}:",
             line["words"],
             f"({line['reason']})",
         )
@@ -175,7 +177,7 @@ def _say(line: dict[str, Any], as_json: bool) -> None:
 def decisions_table(lines: list[dict[str, Any]]) -> Table:
     table = Table("version", "time", "subject", "decision", "reason", box=None)
     for line in lines:
-        words = (_subject(**line["subject"])[:60], line["words"], line["reason"])
+        words = (subject_words(**line["subject"])[:60], line["words"], line["reason"])
         table.add_row(
             str(line["version"]), _time(line), *(escape(one_line(word)) for word in words)
         )
@@ -184,7 +186,3 @@ def decisions_table(lines: list[dict[str, Any]]) -> Table:
 
 def _time(line: dict[str, Any]) -> str:
     return str(line["time"])[:19].replace("T", " ")
-
-
-def _subject(kind: str, name: str) -> str:
-    return name if kind == Kind.KEY else f"{kind} {name}"

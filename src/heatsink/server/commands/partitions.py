@@ -91,7 +91,7 @@ def _cells(report: dict[str, Any]) -> list[Any]:
     refused_s = state["refused_writes_s"] + state["refused_reads_s"]
     rates = (state["writes_s"], state["reads_s"])
     notes = []
-    if (key := report["hottest"]) is not None:
+    if (key := report["hottest"]) is not None and any(round(rate) for rate in rates):
         short = key if len(key) <= KEY_SHOWN else f"{key[:KEY_SHOWN]}…"
         notes.append(f"{short} {state['hottest_share']:.0%}")
     if report["moved"] is not None:

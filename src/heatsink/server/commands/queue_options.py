@@ -11,7 +11,7 @@ import click
 from heatsink.bulk.plan import PARTITIONS, places_of
 from heatsink.bulk.settings import PARTITIONS_MAX, REPLICAS_MAX, BulkSettings
 from heatsink.client.queue import embedded_folder
-from heatsink.cluster.policy import SlotSettings
+from heatsink.cluster.rules import SlotSettings
 from heatsink.errors import InvalidSetting, NotFound
 from heatsink.stores.embedded import is_made
 

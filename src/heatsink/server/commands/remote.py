@@ -166,7 +166,7 @@ def _until_answered(connection: HTTPConnection, lines: Iterable[bytes]) -> Itera
 
 
 def _is_http(url: str) -> bool:
-    """Return whether the URL is http(s) without user and password. A token belongs in --token."""
+    """Return whether the URL is http(s), without user and password: a token belongs in --token."""
     try:
         parts = urlsplit(url)
     except ValueError:

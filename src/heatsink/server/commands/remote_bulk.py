@@ -10,7 +10,7 @@ import msgspec
 
 from heatsink.bulk.batch import Failure, Progress, Result
 from heatsink.errors import InvalidSetting
-from heatsink.server.api.bulk_shapes import Accepted, Batches, BatchLine
+from heatsink.server.api.bulk_shapes import Accepted, BatchLine, BatchList, ControlLines
 from heatsink.server.api.requests import RETRY_HEADER
 
 from .remote import Remote
@@ -44,12 +44,15 @@ class RemoteBulk:
         answer = self._remote.send("v1", "bulk", action, lines=lines, headers=headers, **query)
         return msgspec.convert(answer, Accepted)
 
+    async def controls(self) -> ControlLines:
+        return msgspec.convert(self._remote.get("v1", "controls"), ControlLines)
+
     async def status(self, id: str) -> Progress:
         return msgspec.convert(self._remote.get("v1", "bulk", id), Progress)
 
     async def list(self, limit: int, tenant: str) -> list[BatchLine]:
         answer = self._remote.get("v1", "bulk", limit=limit, tenant=tenant or None)
-        return msgspec.convert(answer, Batches).batches
+        return msgspec.convert(answer, BatchList).batches
 
     async def failures(self, id: str) -> AsyncIterator[Failure]:
         for line in self._remote.lines("v1", "bulk", id, "failures", limit=FAILURES_MAX):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from getpass import getuser
 from socket import gethostname
@@ -14,8 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from heatsink.client.blocking_calls import BlockingSchedules
-from heatsink.errors import InvalidSetting
-from heatsink.server.api.calls.schedules import ScheduleLine, line_of
+from heatsink.errors import InvalidSetting, NotFound
+from heatsink.server.api.calls.schedules import ScheduleLine, details_of, line_of
 from heatsink.server.running import one_line
 
 from .configuration import WORD
@@ -23,6 +24,15 @@ from .operator import shown
 from .remote import Remote
 from .settings import settings_options
 from .store import opened
+
+PIPED_WIDTH = 500  # columns where no terminal sets a limit: a program reads the ids
+KEPT = ("action", "items_from", "cron", "missed", "tenant", "priority", "rate")
+INSTEAD = (  # each of these options replaces the others
+    ("every", ("cron", "zone")),
+    ("cron", ("every",)),
+    ("items", ("items_from",)),
+    ("items_from", ("items",)),
+)
 
 
 class ThroughServer:
@@ -34,6 +44,10 @@ class ThroughServer:
     def all(self) -> list[dict[str, Any]]:
         lines: list[dict[str, Any]] = self._remote.get("v1", "schedules")["schedules"]
         return lines
+
+    def get(self, name: str) -> dict[str, Any]:
+        line: dict[str, Any] = self._remote.get("v1", "schedules", name)
+        return line
 
     def set(self, name: str, **order: Any) -> dict[str, Any]:
         line: dict[str, Any] = self._remote.put("v1", "schedules", name, body=order)
@@ -58,6 +72,9 @@ class ThroughStore:
 
     def all(self) -> list[dict[str, Any]]:
         return [_plain(line_of(each)) for each in self._with(lambda found: found.all())]
+
+    def get(self, name: str) -> dict[str, Any]:
+        return _plain(details_of(self._with(lambda found: found.get(name), may_found=True)))
 
     def set(self, name: str, **order: Any) -> dict[str, Any]:
         return _plain(line_of(self._with(lambda found: found.set(name, **order), may_found=True)))
@@ -90,12 +107,19 @@ def list_schedules(store: str | None, server: str, token: str | None, as_json: b
     if as_json:
         shown(lines)
         return
-    table = Table("schedule", "action", "when", "next", "last batch", box=None)
+    table = Table(box=None)
+    for column in ("schedule", "action", "when", "next (UTC)", "last batch"):
+        table.add_column(column, overflow="fold")
     for line in lines:
-        following = "paused" if line["paused"] else line["next"] or ""
+        following = "paused" if line["paused"] else _minute(line["next"])
         words = (line["name"], line["action"], _when(line), following, line["last_batch"])
         table.add_row(*(escape(one_line(word)) for word in words))
-    Console().print(table if lines else "There are no schedules.")
+    console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
+    console.print(table if lines else "There are no schedules.")
+
+
+def _minute(time: str | None) -> str:
+    return "" if time is None else time[:16].replace("T", " ")
 
 
 def _when(line: dict[str, Any]) -> str:
@@ -113,36 +137,59 @@ def _when(line: dict[str, Any]) -> str:
 @click.option(
     "--missed",
     type=click.Choice(["skip", "once"]),
-    default="skip",
-    show_default=True,
+    show_default="skip",
     help="After an outage: skip missed times, or start one batch for all of them.",
 )
 @click.option("--items", help="Items of each batch, as a JSON array.")
 @click.option("--items-from", help="Action that returns the items, as a list.")
-@click.option("--tenant", default="default", show_default=True, help="Tenant of the batches.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Priority of the batches.")
+@click.option("--tenant", show_default="default", help="Tenant of the batches.")
+@click.option("--priority", type=int, show_default="0", help="Priority of the batches.")
 @click.option("--rate", help="Maximum rate at which items start, such as 500/s.")
 @click.option("--reason", type=WORD, default="set", help="Reason, kept in the history.")
+@click.option("--replace", is_flag=True, help="Reset what is not given, instead of keeping it.")
 @settings_options
 def set_schedule(
     name: str,
     items: str | None,
+    replace: bool,
     store: str | None,
     server: str,
     token: str | None,
     as_json: bool,
     **order: Any,
 ) -> None:
-    """Start ACTION at certain times. A schedule with the same NAME is replaced."""
+    """Start ACTION at certain times. If a schedule has this NAME, only what is given changes."""
     given = {key: of for key, of in order.items() if of is not None}
     if items is not None:
         given["items"] = _items(items)
     given["by"] = f"{getuser()}@{gethostname()}"
-    line = _schedules_of(store, server, token).set(name, **given)
+    schedules = _schedules_of(store, server, token)
+    known = {} if replace else _order_of(schedules, name)
+    line = schedules.set(name, **_changed(known, given))
     if as_json:
         shown(line)
     else:
         click.echo(one_line(f"{name} runs {line['action']} ({_when(line)}), next {line['next']}"))
+
+
+def _order_of(schedules: ThroughStore | ThroughServer, name: str) -> dict[str, Any]:
+    """Return the options that set a schedule as it is; none if there is no such schedule."""
+    try:
+        line = schedules.get(name)
+    except NotFound:
+        return {}
+    order = {option: line[option] for option in KEPT} | {"every": line["every_s"]}
+    found = {option: of for option, of in order.items() if of}
+    if line["cron"]:
+        found["zone"] = line["zone"]
+    if line["item_values"] is not None:
+        found["items"] = line["item_values"]
+    return found
+
+
+def _changed(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    replaced = {other for option, others in INSTEAD if option in given for other in others}
+    return {option: of for option, of in known.items() if option not in replaced} | given
 
 
 def _items(text: str) -> Any:

@@ -126,8 +126,8 @@ OPTIONS = (
         "--token",
         multiple=True,
         callback=_refusing(tokens_of),
-        help="Bearer token for callers, as SCOPE:TOKEN with the scope read, operate or admin; "
-        "may be repeated.",
+        help="Bearer token for callers, as SCOPE:TOKEN with the scope read, work, operate or "
+        "admin; may be repeated.",
     ),
     allow_host_option,
     click.option(

@@ -18,6 +18,8 @@ from rich.table import Table
 from heatsink.client.blocking_calls import BlockingDeploymentSettings
 from heatsink.client.deployment import SettingInForce, meaning_of
 from heatsink.errors import InvalidSetting, NotFound
+from heatsink.server.api.calls.operations import is_control
+from heatsink.server.api.shapes import SettingLine
 from heatsink.server.running import one_line
 
 from .configuration import WORD, Word
@@ -84,6 +86,12 @@ class ThroughStore:
         return _line(self._with(lambda settings: settings.unset(name, reason=reason)))
 
 
+def changed_in(url: str) -> list[SettingLine]:
+    """Return what operators have changed for tenants, actions and limits, by the store at `url`."""
+    lines = msgspec.convert(ThroughStore(url).all(), list[SettingLine])
+    return [line for line in lines if is_control(line.name, line.source)]
+
+
 def _line(setting: SettingInForce) -> dict[str, Any]:
     """Return the setting as the HTTP API shows it."""
     line: dict[str, Any] = msgspec.to_builtins(setting)
@@ -100,7 +108,11 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _wrong_name_is_a_wrong_command() -> Iterator[None]:
-    """A setting that does not exist never will: exit with 2, as for a wrong value."""
+    """In the block, let the name of an unknown setting end the command with exit code 2.
+
+    That is the code for a wrong command: unlike other things that are not found, it never will
+    exist.
+    """
     try:
         yield
     except NotFound as error:
@@ -130,7 +142,7 @@ def list_settings(
         return
     table = Table("setting", "value", "from", box=None)
     for line in lines:
-        table.add_row(line["name"], _value(line["value"]), escape(one_line(_origin(line))))
+        table.add_row(line["name"], shown_value(line["value"]), escape(one_line(_origin(line))))
     Console().print(table if lines else "Every setting is at its default.")
 
 
@@ -187,10 +199,10 @@ def _show(line: dict[str, Any], as_json: bool) -> None:
     if as_json:
         shown(line)
     else:
-        click.echo(one_line(f"{line['name']} = {_value(line['value'])} ({_origin(line)})"))
+        click.echo(one_line(f"{line['name']} = {shown_value(line['value'])} ({_origin(line)})"))
 
 
-def _value(value: Any) -> str:
+def shown_value(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

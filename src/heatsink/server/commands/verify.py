@@ -28,7 +28,7 @@ STYLES = {"same": "green", "different": "red", "unknown": "yellow"}
 DOLLARS_MAX = 1_000.0
 
 
-class Report(msgspec.Struct, frozen=True):
+class VerifyReport(msgspec.Struct, frozen=True):
     """What a run found. `left` are tables of earlier runs that could not delete them."""
 
     endpoint: str
@@ -52,7 +52,7 @@ async def verify_at(
     clock: Clock,
     rng: Random,
     clean: bool = False,
-) -> Report:
+) -> VerifyReport:
     """Run the checks of `plan`. With `clean`, delete the tables of earlier runs instead."""
     client = open_table(address, clock)[1]
     found: list[Finding] = []
@@ -62,7 +62,7 @@ async def verify_at(
             await ground.delete(left)
         else:
             found = await _with_progress(ground, plan)
-        return Report(address.endpoint, plan.dollars, round(ground.spent, 4), found, left)
+        return VerifyReport(address.endpoint, plan.dollars, round(ground.spent, 4), found, left)
 
 
 async def _with_progress(ground: Ground, plan: Estimate) -> list[Finding]:
@@ -97,7 +97,7 @@ def _in_full(one: Finding) -> str:
     )
 
 
-def _print(report: Report, clean: bool) -> None:
+def _print(report: VerifyReport, clean: bool, is_local: bool) -> None:
     left = ", ".join(report.left)
     if clean:
         click.echo(f"Deleted: {left}" if left else "No tables of earlier runs are left.")
@@ -108,13 +108,18 @@ def _print(report: Report, clean: bool) -> None:
             click.echo(_in_full(one))
     states = [one.state for one in report.findings]
     counts = ", ".join(f"{states.count(state)} {state}" for state in STYLES)  # type: ignore[arg-type]
-    click.echo(f"{counts}. Cost: about {report.spent_dollars:.3f} $. All tables are deleted.")
+    costs = f"about {report.spent_dollars:.3f} $"
+    costs = f"none here; {costs} on AWS" if is_local else costs
+    click.echo(f"{counts}. Cost: {costs}. All tables are deleted.")
     if left:
         click.echo(f"An earlier run left tables: {left}. Delete them with --clean.")
 
 
 def _ask(address: DynamoAddress, plan: Estimate) -> None:
-    """Ask at a terminal. Without one, only an endpoint on this machine is free: refuse others."""
+    """Ask the person at the terminal whether to run the checks.
+
+    Without a terminal, refuse any endpoint that may cost money: all but those on this machine.
+    """
     checks = f"{counted(len(plan.checks), 'check')} on tables {PREFIX}… at {address.endpoint}"
     costs = f"cost at most about {plan.dollars:.2f} $"
     if sys.stdin.isatty():
@@ -156,6 +161,6 @@ def verify(url: str, max_cost: float, yes: bool, clean: bool, as_json: bool) -> 
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:
-        _print(report, clean)
+        _print(report, clean, address.is_local)
     if any(one.state == "different" for one in report.findings):
         click.get_current_context().exit(1)

@@ -18,13 +18,14 @@ from typing import Any
 import click
 
 from heatsink.bulk.actions import Actions
-from heatsink.bulk.settings import BulkSettings
-from heatsink.bulk.work.consumer import WORKERS_MAX, Consumer
+from heatsink.bulk.settings import HANDLER_PROCESSES_MAX, WORKERS_MAX, BulkSettings
+from heatsink.bulk.work.consumer import Consumer
 from heatsink.client import connect
 from heatsink.client.prometheus import WorkCollector
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.client.urls import missing_file
 from heatsink.errors import InvalidSetting, Retryable
+from heatsink.primitives.chance import fresh_secret
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import Hook
 from heatsink.server.api.metrics import Metrics
@@ -39,7 +40,7 @@ from heatsink.server.running import (
     tell,
 )
 from heatsink.server.shell import Endpoint, health_app
-from heatsink.server.supervisor import PROCESSES_MAX, Ready, Supervisor
+from heatsink.server.supervisor import PROCESSES_MAX, Child, Ready, Supervisor
 from heatsink.server.tracing import tracing_hooks, tracing_option
 
 from .configuration import (
@@ -99,12 +100,25 @@ WORKERS = WholeRange(1, WORKERS_MAX)
     help="Maximum number of handlers that run at once in a process, over all its partitions.",
 )
 @click.option(
+    "--handler-processes",
+    type=WholeRange(1, HANDLER_PROCESSES_MAX),
+    show_default="one for each CPU",
+    help="Maximum number of processes for handlers that have process=True.",
+)
+@click.option(
     "--processes",
     type=WholeRange(1, PROCESSES_MAX),
     default=1,
     help="Number of worker processes. A parent restarts those that die.",
 )
-@click.option("--host", type=WORD, default="127.0.0.1", help="Address to listen on.")
+@click.option(
+    "--host",
+    "--metrics-host",
+    "host",
+    type=WORD,
+    default="127.0.0.1",
+    help="Address of /healthz, /readyz and /metrics.",
+)
 @click.option(
     "--port",
     "--metrics-port",
@@ -133,23 +147,25 @@ def worker(
     MODULE:ACTIONS names the `heatsink.bulk.Actions` object in an importable module: myapp:actions.
     """
     set_up(log_json)
-    names = ("workers", "workers_max", "name", "concurrency")
+    names = ("workers", "workers_max", "name", "concurrency", "handler_processes")
     consumer = {name: options.pop(name) for name in names}
     consumer["lease_s"] = options.pop("lease")
     consumer["member_s"] = consumer["lease_s"] / 2
     endpoint = _endpoint(*(options.pop(name) for name in ("host", "port", "token", "allow_host")))
     settings = settings_from(**options)
 
-    def service(endpoint: Endpoint | None, ready: Ready | None) -> Service:
+    def service(endpoint: Endpoint | None, ready: Ready | None, mark: str = "") -> Service:
         """Import the application, and return its worker. Each process does this for itself."""
         table, hooks = find_actions(actions), tracing_hooks(tracing)
-        opening = partial(_open, table, queue, store, settings, consumer, hooks)
+        marked = {**consumer, "mark": mark}
+        opening = partial(_open, table, queue, store, settings, marked, hooks)
         return partial(_run, opening, sorted(table), endpoint, log_json, ready)
 
     if processes == 1:
         run_service(service(endpoint, None))
     else:
-        _supervise(processes, actions, service, endpoint, log_json)
+        freeing = partial(_free, queue, settings, consumer["name"])
+        _supervise(processes, actions, service, endpoint, log_json, freeing)
 
 
 def _endpoint(
@@ -163,34 +179,53 @@ def _endpoint(
 def _supervise(
     processes: int,
     actions: str,
-    service: Callable[[Endpoint | None, Ready], Service],
+    service: Callable[[Endpoint | None, Ready, str], Service],
     endpoint: Endpoint | None,
     log_json: bool,
+    free: Callable[[str], None],
 ) -> None:
-    """Run several worker processes until a signal."""
+    """Run several worker processes until a signal. `free` frees what a dead process had."""
+    family = fresh_secret().hex()[:16]
     endpoints = [_endpoint_of(endpoint, number) for number in range(processes)]
     for each in endpoints:
         if each is not None:
             with each.listening():  # refuses a port that is in use
                 pass
 
-    def work(number: int, ready: Ready) -> None:
-        each = endpoints[number]
+    def mark(child: Child) -> str:
+        """Return what the leases of a child begin with: hosts of containers may have one name."""
+        return f"{family}{child.earlier:08x}"
+
+    def work(child: Child, ready: Ready) -> None:
+        each = endpoints[child.number]
         shared = None if each is None else replace(each, is_shared=True)
-        run(service(shared, ready))
+        run(service(shared, ready, mark(child)))
 
     def started() -> None:
         text = f"{processes} worker processes run {actions} (Ctrl-C stops them)"
         port = endpoint.port if endpoint else None
         announce(log_json, "started", text, processes=processes, port=port)
 
-    supervisor = Supervisor(processes, work, SystemClock(), "worker process")
+    def died(child: Child) -> None:
+        free(mark(child))
+
+    supervisor = Supervisor(processes, work, SystemClock(), "worker process", died)
     if supervisor.run(started) == signal.SIGINT:
         raise KeyboardInterrupt
 
 
+def _free(queue: str, settings: BulkSettings, name: str, mark: str) -> None:
+    """Free what a dead worker process had. If this fails, its leases end by themselves."""
+
+    async def free() -> None:
+        async with connect_queue(queue, settings) as client:
+            await client.free(mark, name)
+
+    asyncio.run(free())
+
+
 def _endpoint_of(first: Endpoint | None, number: int) -> Endpoint | None:
-    """Return where the process with this number listens: each has a port of its own."""
+    """Return where process `number` listens: each process has a port of its own."""
     if first is None or first.port == 0:
         return first
     if first.port + number > PORT_MAX:

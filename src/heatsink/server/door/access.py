@@ -64,7 +64,7 @@ class KeyPair(msgspec.Struct, frozen=True):
     def allows(self, operation: str, tables: set[str]) -> bool:
         """Return whether the pair may call an operation on these tables.
 
-        An operation that names no table concerns all tables.
+        An operation that names no table needs a scope for all tables.
         """
         needed = LEVELS.index(level_of(operation))
         for table in tables or {ANY}:
@@ -248,7 +248,10 @@ def tables_in(body: bytes) -> set[str]:
         found = _named.decode(body)
     except (msgspec.MsgspecError, ValueError):
         return _tables_in_odd(body)
-    names = [found.TableName, found.StreamArn, *(found.RequestItems or ())]
+    name, others = found.TableName, found.RequestItems or found.TransactItems
+    if type(name) is str and (others or found.StreamArn or found.ShardIterator) is None:
+        return {table_of(name)}  # as most requests
+    names = [name, found.StreamArn, *(found.RequestItems or ())]
     for action in found.TransactItems or ():
         names += [one.TableName for one in action.values()]
     if str(found.ShardIterator).startswith("arn:"):  # as on AWS
@@ -257,7 +260,7 @@ def tables_in(body: bytes) -> set[str]:
 
 
 def _tables_in_odd(body: bytes) -> set[str]:
-    """Return the tables that a request names although some of its fields have wrong types."""
+    """Return the tables that a request names, if some of its fields have wrong types."""
     try:
         parameters = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):

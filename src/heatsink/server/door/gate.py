@@ -22,6 +22,7 @@ from zlib import crc32
 
 import msgspec
 
+from heatsink.errors import HeatsinkError
 from heatsink.primitives.checks import check_number, check_whole
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.connections import (
@@ -45,7 +46,7 @@ from heatsink.stores.dynamodb.wire.http import (
 from heatsink.stores.dynamodb.wire.signing import API, STREAMS_API, SignedRequest
 
 from .access import STREAMS, Guard, Refusal, denied, tables_in
-from .upstream import Upstream
+from .upstream import Upstream, refused
 
 logger = logging.getLogger("heatsink")
 encode = msgspec.json.Encoder().encode
@@ -56,7 +57,8 @@ NO_TARGET = b'{"message":"this is a DynamoDB endpoint: requests need an X-Amz-Ta
 NO_PAGES = "heatsink door answers no web page: call it from a program"
 CROWDED = "heatsink door is at its limit of requests in progress: retry"
 MIB = 1_024 * 1_024
-BAD_REQUEST, NOT_FOUND, CROWDED_STATUS = 400, 404, 503
+OK, BAD_REQUEST, NOT_FOUND, CROWDED_STATUS = 200, 400, 404, 503
+ENDPOINT_MINUTES = 1_440
 WATCH_S = 0.02
 LINGER_S = 0.5
 _HEAD = (
@@ -99,6 +101,11 @@ class DoorLimits(ConnectionLimits, frozen=True):
         check_number("grace_s", self.grace_s, 0.01, 86_400)
 
 
+def _endpoints(host: str) -> bytes:
+    """Return the door as the only endpoint, so that no client goes past it to the one behind."""
+    return encode({"Endpoints": [{"Address": host, "CachePeriodInMinutes": ENDPOINT_MINUTES}]})
+
+
 class DoorConnection(WireConnection):
     """A connection that answers its requests one after the other.
 
@@ -115,6 +122,7 @@ class DoorConnection(WireConnection):
         self._unread: asyncio.Future[None] | None = None  # the client has answers to read
         self._is_paused = False
         self._task: asyncio.Task[None] | None = None
+        self._next: asyncio.Future[Work | None] | None = None  # what the task waits for, if idle
 
     def on_body(self, body: bytes) -> None:
         self._held += len(body)
@@ -134,6 +142,8 @@ class DoorConnection(WireConnection):
         self._note_read()
         if self._is_busy and self._task is not None:
             self._server.see_to_its_end(self._task)
+        if self._next is not None and not self._next.done():
+            self._next.set_result(None)
         super().connection_lost(error)
 
     def pause_writing(self) -> None:
@@ -160,7 +170,10 @@ class DoorConnection(WireConnection):
         self._unread = None
 
     def take(self, work: Work) -> None:
-        """Answer a request after those before it. Until then, read no further ones."""
+        """Begin to answer a request, after those before it.
+
+        Until then, read no further requests.
+        """
         if not self.parser.should_keep_alive():  # the parser soon forgets it
             self._is_last = True
         if self._is_busy:
@@ -169,29 +182,46 @@ class DoorConnection(WireConnection):
         else:
             self._is_busy = True
             self.owe(1)
-            self._task = self.loop.create_task(self._work(work))
+            if self._next is None:
+                self._task = self.loop.create_task(self._work(work))
+            else:
+                self._next.set_result(work)
 
     async def _work(self, work: Work) -> None:
-        """Answer requests until none is waiting."""
-        todo: Work | bytes = work
+        """Answer requests until the connection is lost.
+
+        One task serves all requests of a connection, since a task for each would cost more CPU.
+        """
+        todo: Work | bytes | None = work
+        del work
         try:
-            while True:
+            while todo is not None:
                 answer = todo if isinstance(todo, bytes) else await todo()
                 self.let_go()
-                if not self._waiting:
-                    break
-                self._send_now(answer, is_last=False)
-                if self._unread is not None:
-                    await self._until_read()
-                if not self._waiting:  # the connection was lost
-                    return
-                todo = self._waiting.popleft()
-            self._is_busy = False
+                if self._waiting:
+                    self._send_now(answer, is_last=False)
+                    if self._unread is not None:
+                        await self._until_read()
+                    todo = self._waiting.popleft() if self._waiting else None  # None: it was lost
+                else:
+                    self._send_last(answer)
+                    del todo, answer  # so that an idle connection keeps no large bodies
+                    self._next = self.loop.create_future()
+                    todo = await self._next if self._is_open else None
+        finally:
+            self._next = None
+            if self._is_busy:
+                self._is_busy = False
+                self.owe(-1)
+
+    def _send_last(self, answer: bytes) -> None:
+        """Send the answer to a request after which no other one waits."""
+        self._is_busy = False
+        try:
             self._send_now(answer, is_last=self._is_last or self._server.is_ending)
             if self._is_paused and self._unread is None and self._is_open:
                 self._resume()
         finally:
-            self._is_busy = False
             self.owe(-1)
 
     async def _until_read(self) -> None:
@@ -293,6 +323,8 @@ class Gate(Framing):
         is_known = target in STREAMS or (operation != target and operation.isalnum())
         if not is_known:
             connection.send(self._refused(Refusal("UnknownOperationException", "")))
+        elif operation == "DescribeEndpoints" and connection.host:
+            connection.send(self.framed(OK, _endpoints(connection.host)))
         elif self.in_progress >= self.limits.requests:
             busy = {"__type": SERVICE + "ServiceUnavailable", "message": CROWDED}
             connection.send(self.framed(CROWDED_STATUS, encode(busy)))
@@ -306,6 +338,8 @@ class Gate(Framing):
             if self._guard is not None:
                 body = written_anew(body)
             given = await self._upstream.answer(operation, body)
+        except HeatsinkError as error:
+            given = refused(error)
         except Exception:
             logger.exception("a request failed: this is a bug in the door")
             message = "heatsink door failed: its log has the traceback"
@@ -331,7 +365,7 @@ class Gate(Framing):
         return _PLAIN % (status, REASONS[status], len(text)) + text
 
     def see_to_its_end(self, task: asyncio.Task[None]) -> None:
-        """Let the task of a disconnected client finish, since its request may have been sent."""
+        """Let a request run to its end although its client has gone. Upstream may have got it."""
         self._orphans.add(task)
         task.add_done_callback(self._orphans.discard)
 

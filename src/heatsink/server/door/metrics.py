@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from heatsink.client.heatsink import Heatsink
-from heatsink.client.prometheus import collectors_of
+from heatsink.client.prometheus import TableCollector, collectors_of
 from heatsink.server.api.metrics import Metrics
 
 from .gate import Gate
@@ -43,4 +43,5 @@ class DoorCollector(Collector):
 
 def metrics_of(gate: Gate, hs: Heatsink | None) -> Metrics:
     """Return the metrics of one process of the door."""
-    return Metrics(DoorCollector(gate), *(collectors_of(hs) if hs is not None else ()))
+    of_client = (*collectors_of(hs), TableCollector(hs)) if hs is not None else ()
+    return Metrics(DoorCollector(gate), *of_client)

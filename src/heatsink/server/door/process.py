@@ -25,12 +25,14 @@ from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.primitives.checks import check_whole
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.connections import LOOPBACK_NAMES, listen
+from heatsink.server.adoption.sweeping import Sweeper, sweeping
 from heatsink.server.running import Ending, run, tell
 from heatsink.server.shell import Endpoint, fast_loop, metrics_page, plain_app
 from heatsink.server.supervisor import PROCESSES_MAX, Ready, Supervisor
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
+from heatsink.stores.dynamodb.client import DynamoClient
 
 from .access import Guard, KeyFile
 from .gate import DoorLimits, Gate
@@ -40,6 +42,7 @@ from .upstream import Spreading, Upstream, look_at, missing_at
 
 logger = logging.getLogger("heatsink")
 METRICS_HOST = "127.0.0.1"
+SILENT_S = 1.0  # how long the door waits for DynamoDB before it says so
 
 
 class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +104,7 @@ def run_door(settings: DoorSettings, clock: Clock, rng: Callable[[], Random]) ->
         settings = msgspec.structs.replace(settings, port=port)
         return Supervisor(
             settings.processes,
-            lambda n, ready: _child(settings, n, ready, clock, rng),
+            lambda child, ready: _child(settings, child.number, ready, clock, rng),
             clock,
             "process of the door",
         ).run(lambda: tell_started(settings, port))
@@ -114,7 +117,10 @@ def _child(
         port = settings.metrics_port + number
         settings = msgspec.structs.replace(settings, metrics_port=port)
     with listening(settings, is_shared=True) as listeners:
-        run(lambda ending: _serve(settings, listeners, clock, rng(), ending, ready), fast_loop())
+        run(
+            lambda ending: _serve(settings, listeners, clock, rng(), ending, ready, number == 0),
+            fast_loop(),
+        )
 
 
 @contextmanager
@@ -158,6 +164,25 @@ def tell_started(settings: DoorSettings, port: int) -> None:
     tell("started", f"heatsink door: {address} → {settings.upstream.endpoint}{many}", port=port)
 
 
+async def _check_upstream(client: DynamoClient, endpoint: str) -> None:
+    """Log which operations the server behind the door does not have."""
+    text = f"waiting for {endpoint} to answer"
+    waiting = asyncio.get_running_loop().call_later(SILENT_S, tell, "waiting", text)
+    try:
+        missing = await missing_at(client)
+    finally:
+        waiting.cancel()
+    if missing:
+        named = " and no ".join(missing)
+        logger.warning("%s has no %s: requests that need them fail there", endpoint, named)
+
+
+def tell_dry_runs(spread: Spreading) -> None:
+    for table, command in spread.dry_runs():
+        text = f"table {table} is in a dry run: no key of it is spread before `{command}`"
+        tell("dry-run", text, table=table)
+
+
 async def _serve(
     settings: DoorSettings,
     listeners: Sequence[socket.socket],
@@ -165,17 +190,12 @@ async def _serve(
     rng: Random,
     ending: Ending,
     ready: Ready | None = None,
+    is_first: bool = True,
 ) -> None:
     async with AsyncExitStack() as stack:
         client = open_table(settings.upstream, clock)[1]
         stack.push_async_callback(client.close)
-        missing = await missing_at(client)
-        if missing:
-            logger.warning(
-                "%s has no %s: requests that need them fail there",
-                settings.upstream.endpoint,
-                " and no ".join(missing),
-            )
+        await _check_upstream(client, settings.upstream.endpoint)
         hs, spread = None, None
         if settings.tables is not None:
             assert settings.store is not None
@@ -192,6 +212,10 @@ async def _serve(
             hs = await stack.enter_async_context(opening)
             spread = Spreading(tables, hs, client, clock, rng, settings.store)
             await spread.open()
+            if is_first:
+                tell_dry_runs(spread)
+            sweeper = Sweeper(hs, client, lambda: tables, clock)
+            await stack.enter_async_context(sweeping([sweeper]))
         guard = None
         if settings.host not in LOOPBACK_NAMES and settings.keys is not None:
             guard = Guard(KeyFile(settings.keys), clock)

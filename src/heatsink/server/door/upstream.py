@@ -5,25 +5,28 @@ A request that is passed on keeps its bytes, except for a new signature. Its ans
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from heatsink.client.heatsink import Heatsink
-from heatsink.door.core import Core
+from heatsink.door.core import OPERATIONS, Core
 from heatsink.door.declaration import SpreadTable, check_sample, described, no_table, sampling
 from heatsink.door.drivers import AsyncDriver, OwnRegistry, is_thawed, of_heatsink
-from heatsink.door.protocol import Body, Call, WireError, is_of_index
+from heatsink.door.forms import PARTIQL
+from heatsink.door.keys import subject_in, table_of
+from heatsink.door.places import adopting
+from heatsink.door.protocol import THROTTLES, Body, Call, WireError, is_of_index
 from heatsink.door.records import look_for_rows, record_of
 from heatsink.door.streams import GET_RECORDS, shown_records
 from heatsink.errors import HeatsinkError, InvalidSetting, NoTable
 from heatsink.primitives.clock import Clock
-from heatsink.registry.adoption import append_only
+from heatsink.registry.adoption import Adoptions, append_only
 from heatsink.registry.declarations import agrees, declare
-from heatsink.stores.dynamodb.client import THROTTLING, DynamoClient, DynamoFailure
+from heatsink.stores.dynamodb.client import DynamoClient, DynamoFailure
 from heatsink.stores.dynamodb.connections import Answer
 from heatsink.stores.dynamodb.wire.signing import STREAMS_API
 
@@ -31,6 +34,8 @@ from .access import tables_in
 
 OK, BAD_REQUEST = 200, 400
 ATTEMPTS = 5
+SMALL = 4_096  # bytes of a body that is cheap to decode
+SEVERAL = "RequestItems", "TransactItems"  # fields that name further tables
 FIRST_PAUSE_S = 0.025
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -46,11 +51,13 @@ PROBES: dict[str, Body] = {
     },
 }
 """Requests on a table that does not exist. An endpoint that knows the operation says so."""
-PARTIQL = ("ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction")
 
 
-class Given(NamedTuple):
-    """The answer to a request. `way` is "passed" or "adapted"; `request_id` may be empty."""
+class Given(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a request. `way` says whether Heatsink "passed" it on or "adapted" it.
+
+    `request_id` is DynamoDB's, or empty.
+    """
 
     status: int
     body: bytes
@@ -66,16 +73,16 @@ class Upstream:
         self._streams = client.of_streams()
         self._spread = spread
 
-    async def answer(self, operation: str, body: bytes) -> Given:
-        """Answer a request in wire form. Errors are answers, too."""
-        try:
-            if operation.startswith(STREAMS_API):
-                return await self._of_stream(operation.removeprefix(STREAMS_API), body)
-            if self._spread is not None:
-                return await self._spread.answer(operation, body)
-            return passed(await self._client.forward(operation, body))
-        except HeatsinkError as error:
-            return refused(error)
+    def answer(self, operation: str, body: bytes) -> Awaitable[Given]:
+        """Answer a request in wire form. Raises `HeatsinkError` if there is no answer."""
+        if operation.startswith(STREAMS_API):
+            return self._of_stream(operation.removeprefix(STREAMS_API), body)
+        if self._spread is not None:
+            return self._spread.answer(operation, body)
+        return self._pass(operation, body)
+
+    async def _pass(self, operation: str, body: bytes) -> Given:
+        return passed(await self._client.forward(operation, body))
 
     async def _of_stream(self, operation: str, body: bytes) -> Given:
         """Answer a request of DynamoDB Streams. Records show the application's keys."""
@@ -86,6 +93,37 @@ class Upstream:
 
     async def close(self) -> None:
         await self._streams.close()
+
+
+def decoded_if_small(operation: str, body: bytes) -> Body | None:
+    """Return the parameters of a small request on one table.
+
+    Returns None for other requests, and if the body cannot be decoded. A small body costs as little
+    to decode as to search for table names, so the door reads it only once.
+    """
+    if len(body) > SMALL or operation not in OPERATIONS:
+        return None
+    try:
+        return decode(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def concerns(
+    declared: Collection[str], operation: str, body: bytes, parameters: Body | None
+) -> bool:
+    """Return whether a request may concern a declared table.
+
+    `parameters` are those in the body, or None if it is not decoded yet.
+    """
+    if parameters is not None:
+        name = parameters.get("TableName")
+        if type(name) is str:
+            if name in declared:
+                return True
+            if parameters.keys().isdisjoint(SEVERAL):
+                return table_of(name) in declared
+    return operation in PARTIQL or any(name in declared for name in tables_in(body))
 
 
 def passed(answer: Answer) -> Given:
@@ -117,23 +155,27 @@ class Spreading:
         self._registry = parts.registry
         self._tracker = parts.tracker
         self._backoff = parts.backoff
-        self._core = Core(tables, self._registry.view, self._registry.meta.seed, parts.tracker, url)
+        seed, counts = self._registry.meta.seed, parts.table_counts
+        self._core = Core(tables, self._registry.view, seed, parts.tracker, url, counts)
+        self._url = url
         self._driver = AsyncDriver(self._send, OwnRegistry(self._registry, parts.backoff))
         self._declared = frozenset(table.name for table in tables)
         self.tables = tuple(tables)
 
     async def answer(self, operation: str, body: bytes) -> Given:
         """Answer a request. Raises `HeatsinkError` if there is no answer."""
-        if not self._concerns(operation, body):
+        parameters = decoded_if_small(operation, body)
+        if not concerns(self._declared, operation, body, parameters):
             return passed(await self._client.forward(operation, body))
         self._registry.check()
         if is_thawed(self._registry):
             renew, deadline_s = self._registry.renew_shared, self._backoff.deadline_s()
             await self._backoff.call(renew, "", deadline_s)
-        try:
-            parameters = decode(body)
-        except ValueError:  # DynamoDB words the error
-            return passed(await self._client.forward(operation, body))
+        if parameters is None:
+            try:
+                parameters = decode(body)
+            except ValueError:  # DynamoDB words the error
+                return passed(await self._client.forward(operation, body))
         steps = self._core.begin(operation, parameters, len(body))
         if steps is None:
             answer = await self._client.forward(operation, body)
@@ -158,10 +200,14 @@ class Spreading:
         if missing:
             await self._registry.publish(missing, None)
 
-    def _concerns(self, operation: str, body: bytes) -> bool:
-        if operation in PARTIQL:
-            return True
-        return not self._declared.isdisjoint(tables_in(body))
+    def dry_runs(self) -> list[tuple[str, str]]:
+        """Return the tables of which no key is spread yet, each with the command that allows it."""
+        allow = Adoptions(self._registry.view).allow
+        return [
+            (table.name, f"{adopting(self._url, table.name)} --complete")
+            for table in self.tables
+            if not allow(subject_in(table.name, ""))
+        ]
 
     async def _send(self, call: Call) -> Body:
         """Send a call. A throttled call was not done, so it is sent again a few times."""
@@ -171,7 +217,7 @@ class Spreading:
                 return await self._send_once(call)
             except WireError as error:
                 attempt += 1
-                if error.code not in THROTTLING or attempt == ATTEMPTS:
+                if error.code not in THROTTLES or attempt == ATTEMPTS:
                     raise
             pause_s = FIRST_PAUSE_S * 2**attempt * (0.5 + self._rng.random())
             await self._clock.sleep(pause_s)
@@ -200,9 +246,9 @@ class Spreading:
         return places.label(keys.key) if places and keys else ""
 
     def _note(self, label: str, bucket: int | None, body: bytes) -> None:
-        """Count throttling of a partition that new items go to as heat of its key."""
+        """Count throttling as heat of the key `label`, if new items go to this bucket."""
         failure = _failure(body)
-        if not label or failure.code not in THROTTLING:
+        if not label or failure.code not in THROTTLES:
             return
         reasons = failure.ThrottlingReasons + failure.throttlingReasons
         names = [str(one.get("reason")) for one in reasons]

@@ -47,7 +47,8 @@ def open_table(address: DynamoAddress, clock: Clock) -> tuple[DynamoTable, Dynam
 def dynamodb_stores(address: DynamoAddress, clock: Clock) -> Stores:
     """Return the stores of one table.
 
-    Heat reports stay in this process, unless the application passes `news=` to `connect`.
+    Heat reports reach only coordinators in this process. To send them to others, the application
+    passes `news=` to `connect`.
     """
     return stores_over(open_table(address, clock)[1], address.table, clock, address.consistent)
 

@@ -41,6 +41,7 @@ from .wire.signing import API, STREAMS_API, Credentials, Signer
 
 CONNECTIONS_MAX = 256
 TIMEOUT_S = 5.0
+TEXT_MAX = 1_000  # characters of DynamoDB's own words in an error
 STORE = "the DynamoDB store"
 BROKEN = (OSError, asyncio.CancelledError)
 encode = msgspec.json.encode
@@ -186,7 +187,7 @@ class DynamoClient:
             raise failure_of(operation, payload, answer.status, answer.body)
         try:
             return Result(decode(answer.body), self.time_of(answer))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self.not_dynamodb() from None
 
     async def forward(self, operation: str, body: bytes, turns: Turns | None = None) -> Answer:
@@ -196,7 +197,7 @@ class DynamoClient:
         """
         turns = turns or self.turns
         try:
-            with self.in_time():
+            with self._cut(self._monotonic_s() + self._timeout_s):
                 if not turns.take_if_free():
                     await turns.take()
                 try:
@@ -211,7 +212,7 @@ class DynamoClient:
         return self._cut(self._monotonic_s() + self._timeout_s)
 
     def post(self, operation: str, body: bytes, credentials: Credentials) -> Awaitable[Answer]:
-        """Send a signed request. The caller must hold a turn of `turns`.
+        """Sign a request and send it. The caller must have taken a turn.
 
         Raises the errors in `BROKEN`. If a kept connection turns out to be closed, a request that
         may be repeated is sent again.
@@ -258,7 +259,11 @@ class DynamoClient:
         return Unavailable(f"the server at {self._url} is not DynamoDB: check endpoint= in the url")
 
     def time_of(self, answer: Answer) -> int:
-        """Return when the server answered, in milliseconds: its header Date, or else this clock."""
+        """Return when the server answered, in milliseconds.
+
+        This is the answer's header Date. If the header is missing, it is the time of this process's
+        clock.
+        """
         try:
             return milliseconds_of(answer.date)
         except ValueError:
@@ -330,7 +335,9 @@ class DynamoFailure(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        return self.message or self.Message or self.code
+        """What DynamoDB says, in one line."""
+        said = (self.message or self.Message or self.code)[:TEXT_MAX]
+        return "".join(each if each.isprintable() else " " for each in said)
 
 
 def failure_of(
@@ -338,9 +345,9 @@ def failure_of(
 ) -> HeatsinkError:
     try:
         failure = msgspec.json.decode(answer, type=DynamoFailure)
-    except (msgspec.MsgspecError, ValueError):
+    except (ValueError, RecursionError):
         failure = DynamoFailure()
-    if not failure.code:
+    if not failure.code.isalnum():
         return Unavailable(
             f"{operation} got a response that is not DynamoDB's (status {status}): "
             "check endpoint= in the url, or retry"

@@ -21,10 +21,11 @@ import re
 import socket
 import ssl
 from base64 import b64encode
-from typing import NamedTuple, cast
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import httptools
+import msgspec
 
 from heatsink.errors import InvalidSetting
 
@@ -45,7 +46,7 @@ STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 PORTS = {"http": 80, "https": 443}
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """The answer to a request, with the headers Date, x-amz-crc32 and x-amzn-RequestId.
 
     A header that the answer lacks is empty.
@@ -118,7 +119,10 @@ class Connection(asyncio.Protocol):
         self._pool.entered(self)
 
     def send(self, request: bytes) -> asyncio.Future[Answer]:
-        """Send a request. The caller awaits the future, and calls `give_up` if that fails."""
+        """Send a request.
+
+        The caller awaits the returned future, and calls `give_up` if it stops waiting.
+        """
         self._waiter = waiter = self.loop.create_future()
         self.transport.write(request)
         return waiter
@@ -165,9 +169,11 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status >= OK:  # below, the answer is still to come: 100 Continue, 103 Early Hints
-            self._status = status
-            self._is_kept = self._parser.should_keep_alive()  # the parser soon forgets it
+        if status < OK:  # 100 Continue, 103 Early Hints: the answer, with its headers, is to come
+            self._named = {}
+            return
+        self._status = status
+        self._is_kept = self._parser.should_keep_alive()  # the parser soon forgets it
 
     def _finish(self, waiter: asyncio.Future[Answer]) -> None:
         body, named = self._body, self._named.get
@@ -389,7 +395,7 @@ class Way:
 
 
 class Tunnel:
-    """A way to the endpoint through an HTTP proxy. It passes TLS on and cannot read it."""
+    """A way to the endpoint through an HTTP proxy. The proxy passes TLS on and cannot read it."""
 
     def __init__(self, proxy: str, host: str, port: int, context: ssl.SSLContext) -> None:
         parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")

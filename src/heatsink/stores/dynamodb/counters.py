@@ -59,7 +59,7 @@ class DynamoCounters:
         return None
 
     def _note(self, partition: str, units: float, place: int | None = None) -> None:
-        """Keep the cost of a write for the heat tracker.
+        """Keep the cost of a write, in units, for the heat tracker.
 
         `place` is the physical partition, if it is known. A cost of one unit need not be kept,
         since the tracker assumes one unit. An add costs four units: it is a transaction of two
@@ -120,9 +120,9 @@ class DynamoCounters:
     async def _counted(self, partition: str, writer: bytes) -> Running | None:
         """Find out why the running totals of `writer` were not stored.
 
-        Returns the stored totals if a fold has already added them to the share's value. Returns
-        None if larger totals are stored. Raises `TokenExpired` if the share is sealed for writers
-        of this time.
+        If a fold has already added the writer's totals to the share's value, returns those totals.
+        If the stored totals are larger than the refused ones, returns None: nothing is missing.
+        Raises `TokenExpired` if the share no longer accepts totals of this writer.
         """
         share = await self._table.get(key(partition, SHARE), consistent=True) or {}
         entry = share.get(_attribute(writer))
@@ -178,7 +178,9 @@ def _total(share: Item) -> Total:
 def _folded(
     shares: dict[str, Item], sources: Sequence[str], target: str, before_ms: int
 ) -> list[Item]:
-    """Return the writes of a fold: they seal the sources and move their values to the target.
+    """Return the writes of a fold.
+
+    They seal the shares `sources` and move their values to `target`.
 
     Each write fails if its share has changed since it was read.
     """

@@ -50,8 +50,8 @@ decode = msgspec.json.Decoder(PutAnswer).decode
 def consumed_in(answer: bytes) -> ConsumedUnits:
     """Return the consumed capacity in the response to a put.
 
-    Most rows cost one unit, so most responses are identical. Therefore the result is cached by
-    response.
+    Most rows cost one unit, so most responses are identical. Therefore each different response is
+    decoded only once.
     """
     return decode(answer).ConsumedCapacity
 

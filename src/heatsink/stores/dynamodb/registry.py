@@ -121,7 +121,10 @@ class DynamoRegistry:
         return Reading(_meta_of(answer.body["Item"]), answer.store_ms)
 
     async def _update(self, change: str, condition: str, values: Item) -> Reading:
-        """Change META and return it. Raises `ConditionFailed` if the condition does not hold."""
+        """Change META and return it. `change` is the update expression, `condition` the condition.
+
+        Raises `ConditionFailed` if the condition does not hold.
+        """
         answer = await self._table.call(
             "UpdateItem",
             {
@@ -163,10 +166,11 @@ class DynamoRegistry:
         raise Outdated("another commit came first: retry")
 
     async def log(self, after: int, upto: int) -> list[LogEntry]:
-        """Read the shards of these versions. Entries below a gap are left out.
+        """Read the log entries after version `after`, up to version `upto`.
 
-        `upto` is committed, so strong reads find all entries, unless `trim` has deleted them. While
-        a trim runs, it has deleted entries in some shards and not yet in others.
+        If an entry in this range is missing, all older entries are left out. `upto` is committed,
+        so strong reads find all entries, unless `trim` has deleted them. While a trim runs, it has
+        deleted entries in some shards of the log and not yet in others.
         """
         low, high = binary(_version_key(after + 1)), binary(_version_key(upto))
         shards = [log_shard(version) for version in range(after + 1, upto + 1)[: len(LOG)]]

@@ -115,7 +115,7 @@ def row_item(partition: str, row: Row) -> Item:
 
 
 def ours(what: str, cure: str) -> Callable[[Callable[[Item], Read]], Callable[[Item], Read]]:
-    """Return a decorator for functions that decode items.
+    """Return a decorator for functions that decode items which Heatsink wrote.
 
     If an item is malformed, the decorated function raises `Misconfigured`. `what` is the kind of
     item, and `cure` says what an operator should do.

@@ -98,7 +98,7 @@ def start_kept(command: Sequence[str | Path], folder: Path, users: Path, keeper:
 
 
 def _keep(folder: Path, users: Path, keeper: Path, command: Sequence[str]) -> None:
-    """Run the server while a process uses it. Return immediately if another keeper runs.
+    """Run the server until no process uses it. Return immediately if another keeper runs.
 
     The keeper closes its standard output when the server was started: its parent waits for this.
     """

@@ -44,7 +44,7 @@ class MemoryNews:
                 known[version] = entry
         self.newest = pair
 
-    async def pair(self) -> bytes | None:
+    async def pair(self, _servers: int = 1, /) -> bytes | None:
         return self.newest
 
     async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
@@ -74,7 +74,7 @@ class MemorySoft:
 
 
 class MemoryWire:
-    """One process's end of the channel for invalidations.
+    """One process's end of the channel for invalidations (`forget`).
 
     All processes share the list `ends`, which holds the ends that listen.
     """

@@ -9,12 +9,13 @@ from dataclasses import replace
 from random import Random
 
 from heatsink.primitives.clock import Clock
+from heatsink.registry.news import Polls
 from heatsink.stores.stores import Stores
 
 from .address import RedisKeys, parse
 from .connection import Connection
 from .heat import RedisBoard, RedisBus
-from .news import RedisNews, RedisSoft, RedisWire
+from .news import SOFT_POLLS_S, RedisNews, RedisSoft, RedisWire
 
 LEADING_S = 2.0  # the timeout of a leader's calls
 
@@ -37,13 +38,14 @@ def with_redis(stores: Stores, url: str, clock: Clock, rng: Random) -> Stores:
         await leading.close()
         await stores.close()
 
-    news = RedisNews(connection, keys, clock, leading)
+    news = RedisNews(connection, keys, clock, leading, rng)
+    polls = Polls(clock, rng, SOFT_POLLS_S)
     return replace(
         stores,
-        bus=RedisBus(connection, keys, leading=leading),
+        bus=RedisBus(connection, keys, leading=leading, servers=lambda: news.servers),
         board=RedisBoard(connection, keys),
         news=news,
-        soft=RedisSoft(connection, keys, news),
+        soft=RedisSoft(connection, keys, news, polls),
         wire=RedisWire(connection, address, keys, clock, rng, news),
         close=close,
     )

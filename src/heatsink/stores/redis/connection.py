@@ -25,10 +25,10 @@ from heatsink.primitives.owner import Owner
 from heatsink.primitives.retry import Pauses
 
 from .address import RedisAddress, check_authority, distrust
+from .prompt import CONNECT_S, PromptRedis
 
 logger = logging.getLogger("heatsink")
 Word = str | bytes | int
-CONNECT_S = 1.0
 CALLS_MAX = 16  # concurrent calls: each uses its own connection
 TOGETHER_MAX = 128  # commands in a pipeline: other clients wait while Redis runs it
 PAUSES = Pauses(0.1, 2.0, jitter=0.5)
@@ -179,7 +179,10 @@ class Connection:
         """Run a command with a timeout.
 
         The command runs in a task of its own, since some drivers swallow a cancellation.
+        `PromptRedis` does not, and has a timeout.
         """
+        if isinstance(self._driver, PromptRedis):
+            return await work
         call = asyncio.ensure_future(work)
         self._calls.add(call)
         call.add_done_callback(self._end)
@@ -362,7 +365,10 @@ def open_driver(address: RedisAddress) -> Driver:
 
 
 def _as_it_came(answer: Any, **_: Any) -> Any:
-    """Return the raw reply. Versions of the driver differ in how they parse stream replies."""
+    """Return a raw reply unchanged.
+
+    It replaces the driver's parsers of stream replies, which differ between the driver's versions.
+    """
     return answer
 
 
@@ -376,12 +382,11 @@ def _driver(address: RedisAddress) -> Driver:
         return driver
     if address.kind == "sentinel":
         return _through_sentinel(address, shared)
-    (host, port), *others = address.hosts
-    if others:
+    if len(address.hosts) > 1:
         raise InvalidSetting(
             "a redis:// URL takes one host: use redis+cluster:// or redis+sentinel:// for several"
         )
-    return Redis(host=host, port=port, db=address.database, **shared)
+    return PromptRedis(address, **shared)
 
 
 def _through_sentinel(address: RedisAddress, shared: dict[str, Any]) -> Driver:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from heatsink.errors import InvalidInput
@@ -13,10 +15,10 @@ from heatsink.primitives.clock import breathe
 from .address import RedisKeys
 from .connection import Connection
 
-REPORTS_MAX = 20_000  # two seconds of reports of 10,000 servers; a leader reads ten times a second
+REPORTS_MAX = 20_000  # or the reports of `START_S`, if a larger fleet sends more
 TAKE_MAX = 2_000  # entries in one reply, so that decoding them takes milliseconds
 TAKES_MAX = 10  # replies in one call: a leader that is far behind reads the rest in its next turn
-START_S = 3.0
+START_S = 3.0  # of reports that a new leader reads, one a second from each server
 BODY_BYTES_MAX = 256 * 1024
 POISON_MAX = 1_000
 POISON_BYTES_MAX = 4_096
@@ -40,8 +42,13 @@ class RedisBus:
         keys: RedisKeys,
         reports_max: int = REPORTS_MAX,
         leading: Connection | None = None,
+        servers: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`leading` is the connection of a leader, which has more time: see `with_redis`."""
+        """`leading` is the connection of a leader, which has more time: see `with_redis`.
+
+        `servers` returns the size of the fleet.
+        """
+        self._servers = servers
         self._send = connection.run
         self._run = (leading or connection).run
         self._keys = keys
@@ -50,7 +57,8 @@ class RedisBus:
 
     async def send(self, report: Report) -> None:
         body = msgspec.msgpack.encode(report)
-        await self._send("XADD", self._keys.heat, "MAXLEN", "~", self._reports_max, "*", "r", body)
+        kept = max(self._reports_max, int(START_S * self._servers()))
+        await self._send("XADD", self._keys.heat, "MAXLEN", "~", kept, "*", "r", body)
 
     async def receive(self) -> list[Report]:
         reports: list[Report] = []

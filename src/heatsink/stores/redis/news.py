@@ -15,10 +15,11 @@ from typing import Annotated, Any
 import msgspec
 from redis import exceptions
 
-from heatsink.errors import Unavailable
+from heatsink.errors import HeatsinkError, Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.reads.invalidation import Ear
 from heatsink.registry.decisions import Decision, SoftDecision
+from heatsink.registry.news import Polls, pushed_s
 
 from .address import RedisAddress, RedisKeys
 from .connection import Connection, Refused, open_driver
@@ -26,9 +27,11 @@ from .heat import order_of
 
 ENTRIES_MAX = 1_000
 REPEAT_S = 5.0  # an unchanged notice is pushed again after this time
-PUSHED_S = 1.0  # after this time without a push, a process polls
 PATIENCE = 50  # polls without a push; from then on, a process polls more slowly
 POLL_S = 0.5  # the time between such slow polls
+PAIR_POLLS_S = 1_000.0  # polls for the pair per second, of the whole fleet without pushes
+SOFT_POLLS_S = 500.0  # the same for soft decisions; each takes two commands
+PINGS_S = 2_000.0  # pings per second, of all subscriptions without messages together
 FORGET_S = 86_400
 DECISIONS_MAX = 10_000
 READ_MAX = 1_000
@@ -61,8 +64,9 @@ class RedisNews:
 
     The leader also pushes news to all subscribers (`RedisWire` listens). So while its subscription
     works, a process sends Redis no queries: `pair` and `entries` answer from memory. Without
-    pushes, they query Redis. The leader pushes a notice when the notice is new, and again every few
-    seconds.
+    pushes, they query Redis: all processes of a large fleet together about `PAIR_POLLS_S` times a
+    second, since pushes are missing when a leader dies, and then Redis must serve the next one. The
+    leader pushes a notice when the notice is new, and again every few seconds.
 
     The ids in the stream are versions, so Redis itself rejects duplicate entries and late writes of
     a deposed leader. The pair is one value, so a reader never sees closed time and version from
@@ -76,8 +80,11 @@ class RedisNews:
         keys: RedisKeys,
         clock: Clock,
         leading: Connection | None = None,
+        rng: Random | None = None,
     ) -> None:
         """`leading` is the connection of a leader, which has more time: see `with_redis`."""
+        self.servers = 1
+        """The size of the fleet, as this process last heard it."""
         self._run = connection.run
         self._tell = (leading or connection).run
         self._keys = keys
@@ -86,8 +93,10 @@ class RedisNews:
         self._told_s = float("-inf")
         self._pair: bytes | None = None
         self._notice = b""
-        self._pushed_s = self._asked_s = float("-inf")
+        self._pushed_s = float("-inf")
         self._unpushed = 0  # polls since the last push
+        self._polls = Polls(clock, rng or Random(), PAIR_POLLS_S)
+        self._failure: HeatsinkError | None = None  # of the last poll
         self._pushed: dict[str, dict[int, bytes]] = {}
         self.soft: deque[SoftDecision] = deque(maxlen=DECISIONS_MAX)
         """Soft decisions that were pushed and not read yet."""
@@ -124,13 +133,15 @@ class RedisNews:
             return
         self._take(push.pair)
         self._pushed_s, self._unpushed = self._clock.monotonic_s(), 0
+        self._failure = None
+        self._polls.rest()
         if push.entries:
             known = self._pushed.get(push.log, {}) | push.entries
             kept = sorted(known)[-ENTRIES_MAX:]
             self._pushed = {push.log: {version: known[version] for version in kept}}
 
     def _take(self, pair: bytes) -> None:
-        """Remember a pair, with the last notice if it comes without one."""
+        """Remember a pair that the leader pushed. If it has no notice, the last notice stays."""
         bare, line, notice = pair.partition(b"\n")
         self._notice = notice if line else self._notice
         self._pair = b"%b\n%b" % (bare, self._notice) if self._notice else bare
@@ -138,17 +149,23 @@ class RedisNews:
     @property
     def is_pushed(self) -> bool:
         """Whether the leader's pushes arrive, so that this process need not ask."""
-        return self._clock.monotonic_s() - self._pushed_s < PUSHED_S
+        return self._clock.monotonic_s() - self._pushed_s < pushed_s(self.servers)
 
-    async def pair(self) -> bytes | None:
+    async def pair(self, servers: int = 1, /) -> bytes | None:
+        self.servers = servers
         if self.is_pushed:
             return self._pair
-        now_s = self._clock.monotonic_s()
-        self._unpushed += 1
-        if self._unpushed > PATIENCE and now_s - self._asked_s < POLL_S:
+        if not self._polls.is_due(servers, POLL_S if self._unpushed >= PATIENCE else 0.0):
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)  # or it would grow at each raise
             return self._pair
-        self._asked_s = now_s
-        found: bytes | None = await self._run("GET", self._keys.pair)
+        self._unpushed += 1
+        try:
+            found: bytes | None = await self._run("GET", self._keys.pair)
+        except HeatsinkError as error:
+            self._failure = error
+            raise
+        self._failure = None
         if found is None:
             self._pair = None
         else:
@@ -173,11 +190,17 @@ class RedisSoft:
     """
 
     def __init__(
-        self, connection: Connection, keys: RedisKeys, news: RedisNews | None = None
+        self,
+        connection: Connection,
+        keys: RedisKeys,
+        news: RedisNews | None = None,
+        polls: Polls | None = None,
     ) -> None:
+        """`polls` says when to read the stream while no pushes arrive; by default at each call."""
         self._run = connection.run
         self._keys = keys
         self._news = news
+        self._polls = polls
         self._skipped = SKIPS_MAX
         self._last = b"0-0"
 
@@ -197,15 +220,25 @@ class RedisSoft:
         if self._news is not None:
             while self._news.soft:
                 read.append(self._news.soft.popleft())
-            self._skipped += 1
-            if self._news.is_pushed and self._skipped < SKIPS_MAX:
+            if not self._should_ask(self._news):
                 return read
-            self._skipped = 0
         await self._notice_a_wipe()
         while found := await self._next():
             self._last = found[-1][0]
             read += [soft for _, fields in found if (soft := _decoded(fields)) is not None]
         return read
+
+    def _should_ask(self, news: RedisNews) -> bool:
+        self._skipped += 1
+        if self._skipped <= SKIPS_MAX:
+            if news.is_pushed:
+                if self._polls is not None:
+                    self._polls.rest()
+                return False
+            if self._polls is not None and not self._polls.is_due(news.servers):
+                return False
+        self._skipped = 0
+        return True
 
     async def _next(self) -> list[tuple[bytes, list[bytes]]]:
         start = b"(" + self._last
@@ -247,7 +280,8 @@ class RedisWire:
     `listen` raises `Unavailable` when its subscription breaks. A subscription without messages
     looks like a subscription whose connection is dead. So after a second without a message,
     `listen` pings Redis, and raises after 3 s without a reply. While a leader pushes news, no ping
-    is needed.
+    is needed. In a fleet of more than `PINGS_S` processes, pings come later, so that a fleet
+    without a leader does not burden Redis with them.
     """
 
     def __init__(
@@ -265,6 +299,7 @@ class RedisWire:
         self._news_channel = keys.news
         self._news = news
         self._clock = clock
+        self._rng = rng
         self._name = f"{rng.getrandbits(64):016x}"
 
     async def send(self, keys: Sequence[str]) -> None:
@@ -305,17 +340,23 @@ class RedisWire:
 
     async def _take_messages(self, pubsub: Any, ear: Ear) -> None:
         heard_s = pinged_s = self._clock.monotonic_s()
+        ping_s = self._ping_s()
         while True:
             message = await pubsub.get_message(timeout=PING_S)
             now_s = self._clock.monotonic_s()
             if message is not None:
-                heard_s = now_s
+                heard_s, ping_s = now_s, self._ping_s()
                 self._take(message, ear)
-            if now_s - heard_s > SILENCE_S:
+            if now_s - heard_s > ping_s + SILENCE_S - PING_S:
                 raise TimeoutError
-            if now_s - max(heard_s, pinged_s) >= PING_S:
+            if now_s - max(heard_s, pinged_s) >= ping_s:
                 pinged_s = now_s
                 await pubsub.ping()
+
+    def _ping_s(self) -> float:
+        """Return after how many seconds without a message to ping Redis."""
+        servers = self._news.servers if self._news else 1
+        return max(PING_S, self._rng.uniform(0.5, 1.5) * servers / PINGS_S)
 
     def _take(self, message: dict[str, Any], ear: Ear) -> None:
         channel = message["channel"]

@@ -33,7 +33,7 @@ LOWER = "UPDATE shares SET sealed_ms = min(sealed_ms, ?), folded_ms = min(folded
 
 
 class SoleDatabase(SqliteDatabase):
-    """One connection for reads and writes, without a writer thread.
+    """A database whose only connection both reads and writes, without a writer thread.
 
     `write` commits before it returns.
     """
@@ -51,7 +51,11 @@ class SoleDatabase(SqliteDatabase):
         return job.future
 
     async def read_in_a_thread(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run a long read on the only connection, in the caller's thread."""
+        """Run a long read in the caller's thread.
+
+        `SqliteDatabase` uses another connection and another thread here. This database has only one
+        connection, and no other work to delay.
+        """
         return self.read_at_once(operation)
 
 
@@ -90,9 +94,10 @@ class SqliteAlone:
         return target
 
     def traces(self, scheme: IdScheme) -> Iterator[tuple[str, int]]:
-        """Yield partition keys with their newest time, for rows, tokens and running totals.
+        """Yield (partition key, newest time) of all data that has a time.
 
-        The same key may be yielded three times, once for each kind of data.
+        There is one pass each for rows, tokens and running totals. So the same key may come three
+        times.
         """
         execute = self._connection.execute
         for partition, raw in execute("SELECT partition, max(raw) FROM rows GROUP BY partition"):

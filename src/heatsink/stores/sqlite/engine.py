@@ -74,7 +74,10 @@ class WriteJob(Generic[Result]):
             self.future.set_result(self.result)  # type: ignore[arg-type]
 
     def give_up(self) -> None:
-        """Let the caller of an operation with `is_prompt` wait no longer."""
+        """If the operation has `is_prompt`, raise `Unavailable` in the caller that waits for it.
+
+        The operation may still run.
+        """
         if getattr(self.operation, "is_prompt", False) and not self.future.done():
             self.future.set_exception(Unavailable(LATE))
 
@@ -129,7 +132,10 @@ class Writer:
         return future
 
     def _look(self) -> None:
-        """End the jobs that waited already when the oldest look was taken."""
+        """Time out the jobs that are overdue, and note how many jobs have arrived so far.
+
+        Overdue are those that had arrived at the oldest kept note and still wait.
+        """
         assert self._owner.loop is not None
         if len(self._looks) == LOOKS - 1:
             overdue = self._looks[0] - (self._submitted - len(self._waiting))
@@ -316,7 +322,8 @@ def _not_opened(file: Path, error: Exception) -> Unavailable:
     cures = {
         "not a database": ": check the path, or name a new file",
         "unable to open": ": check that you may write to the file and its folder",
-        "readonly": ": check that you may write to the file and its folder",
+        "readonly": ": readers write there too, to coordinate with writers. Check that you may "
+        "write to the file and its folder, or use a copy of the file",
         "is full": ": free space on its disk",
     }
     cure = next((cure for part, cure in cures.items() if part in str(error)), "")
@@ -350,6 +357,8 @@ class SqliteDatabase:
             inode, size = -1, -1
         if self._inode is None:
             self._inode = inode
+        elif inode < 0 <= self._inode:  # a database in memory never had a file
+            raise WrongIncarnation(f"{self._file} was deleted or moved: restore it and reconnect")
         elif inode != self._inode:
             raise WrongIncarnation(f"{self._file} was replaced by another file: reconnect")
         elif not size:

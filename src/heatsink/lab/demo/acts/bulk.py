@@ -75,7 +75,7 @@ def drain_s(plan: TrafficPlan) -> float:
 
 
 def patience_s(plan: TrafficPlan) -> float:
-    """Return the seconds after which the act cancels all items that are left.
+    """Return after how many seconds the act cancels all items that are left.
 
     If a run takes that long, the machine is too busy for it.
     """
@@ -334,7 +334,7 @@ def judge(job: DemoBatch) -> ActVerdict:
 
 
 def _in_line(job: DemoBatch, small: list[SmallNow], is_done: bool) -> str:
-    """Return how long the first small batch would have waited behind the large one, in words."""
+    """Return in words how long the first small batch would have waited behind the large one."""
     waited_s = job.ended_s - small[0].second if small else 0.0
     return f"{waited_s:.0f} s" if is_done else f"more than {waited_s:.0f} s"
 

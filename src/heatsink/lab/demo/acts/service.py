@@ -1,8 +1,8 @@
 """Act 6: an existing service on a DynamoDB table, driven past the limit, with and without Heatsink.
 
-Both lanes run the same `Service`, which knows nothing of Heatsink. Its requests are in DynamoDB's
-wire form and go to an emulator. On Heatsink's side they pass through the core of `heatsink.boto`
-and `heatsink door` first.
+Both lanes run the same `ChatService`, which knows nothing of Heatsink. Its requests are in
+DynamoDB's wire form and go to an emulator. On Heatsink's side they pass through the core of
+`heatsink.boto` and `heatsink door` first.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ServiceNow(ActSnapshot, frozen=True, tag="snapshot"):
         }
 
 
-class Service:
+class ChatService:
     """The code of the application. It sends DynamoDB requests, and retries throttled ones."""
 
     def __init__(self, table: str, send: Send, clock: Clock, rng: Random) -> None:
@@ -177,7 +177,7 @@ class PlainLane:
     def __init__(self, table: Table, clock: Clock, rng: Random) -> None:
         self.meter = table.meter
         self._table = table
-        self.service = Service(table.name, self._send, clock, rng)
+        self.service = ChatService(table.name, self._send, clock, rng)
 
     async def _send(self, operation: str, parameters: Body) -> Body:
         return self._table.answer(operation, parameters)
@@ -202,7 +202,7 @@ class HeatsinkLane:
         registry = parts.registry
         self._core = Core([declared], registry.view, registry.meta.seed, parts.tracker)
         self._driver = AsyncDriver(self._upstream, OwnRegistry(registry, parts.backoff))
-        self.service = Service(table.name, self._send, world.clock, world.rng)
+        self.service = ChatService(table.name, self._send, world.clock, world.rng)
 
     async def adopt(self) -> None:
         """Record that no program without Heatsink writes to the table."""
@@ -307,7 +307,7 @@ def narrate(plain: LaneNow, heatsink: LaneNow, limit: int) -> str:
 
 
 def wrongs(accepted: dict[bytes, bytes], rows: list[tuple[str, str]]) -> int:
-    """Return how many accepted messages are missing, there twice, or updated twice."""
+    """Return how many accepted messages are missing, stored twice, or updated twice."""
     counts = Counter(text for text, _ in rows)
     updated = sum(seen != "1" for _, seen in rows)
     return updated + sum(counts[known.decode()] != 1 for known in accepted.values())

@@ -4,6 +4,7 @@ import { colour, draw, layout, limitLine, STYLES } from "/static/look.js";
 import { number } from "/static/words.js";
 
 const NARROW = 420;
+const BUCKET = /^.*(#|\u241fhs)/; // of a log's partition keys, and of a table's: `chat#1`, `lobby␟hs1`
 const STYLE = {
   ...STYLES,
   offered: () => ({ line: { color: colour("soft"), width: 2, dash: "dot" } }),
@@ -42,7 +43,7 @@ export function partitions(element, names, heat, limit, top = 0) {
   });
   const every = Math.ceil(names.length / (1.5 * ticks(element)));
   const isTight = every === 1 && element.clientWidth < NARROW;
-  const isCrowded = (place) => isTight && place > 0 && !names[place - 1].includes("#"); // the bare key's label is long
+  const isCrowded = (place) => isTight && place > 0 && !BUCKET.test(names[place - 1]); // the bare key's label is long
   const labelled = names.filter((_, place) => place % every === 0 && !isCrowded(place));
   const highest = Math.max(top, ...heat.map((one) => one.taken_s + one.refused_s));
   draw(element, [bar("accepted", "taken_s", "accent"), bar("throttled", "refused_s", "refused")], layout({
@@ -51,7 +52,7 @@ export function partitions(element, names, heat, limit, top = 0) {
     margin: { l: 50, r: 10, t: 8, b: 26 },
     xaxis: {
       type: "category", range: [-0.6, Math.max(names.length, 8) - 0.4], tickangle: 0,
-      tickvals: labelled, ticktext: labelled.map((key) => key.replace(/^.*#/, "#")),
+      tickvals: labelled, ticktext: labelled.map((key) => key.replace(BUCKET, "#")),
     },
     yaxis: { range: [0, Math.max(1.35 * limit, 1.1 * highest)] },
     ...bound(limit),

@@ -11,20 +11,24 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from heatsink.bulk.actions import BUILT_IN
-from heatsink.bulk.batch import Batch
+from heatsink.bulk.batch import Batch, Failure, Result
 from heatsink.bulk.bulk import Bulk
 from heatsink.errors import InvalidBody, InvalidSetting
 from heatsink.server.api.bulk_shapes import (
     Accepted,
-    Batches,
     BatchesQuery,
     BatchLine,
+    BatchList,
     BulkQuery,
     FailuresQuery,
+    Format,
     ResultsQuery,
 )
 from heatsink.server.api.problems import Refusal
 from heatsink.server.api.requests import (
+    ARRAY,
+    CSV,
+    LINES,
     Call,
     Handler,
     Reply,
@@ -38,7 +42,6 @@ from heatsink.server.api.shapes import NoQuery
 
 from .data import from_ms
 
-ARRAY, LINES, CSV = "application/json", "application/x-ndjson", "text/csv"
 LINE_BYTES_MAX = 1_024 * 1_024
 _decode_array = msgspec.json.Decoder(list[Any]).decode
 _decode = msgspec.json.Decoder().decode
@@ -102,7 +105,7 @@ def _item(line: bytes, number: int) -> Any:
 
 async def show_all(call: Call[BatchesQuery, None]) -> Reply:
     batches = await call.service.hs.bulk.list(call.query.limit, call.query.tenant)
-    return Reply(Batches([line_of(batch) for batch in batches]))
+    return Reply(BatchList([line_of(batch) for batch in batches]))
 
 
 def line_of(batch: Batch) -> BatchLine:
@@ -129,18 +132,10 @@ async def show(call: Call[NoQuery, None]) -> Reply:
 
 
 async def failures(call: Call[FailuresQuery, None]) -> Response:
-    bulk, name = call.service.hs.bulk, call.path["name"]
+    bulk, name, query = call.service.hs.bulk, call.path["name"], call.query
     await bulk.status(name)  # raises for an unknown batch before the status 200 is sent
-
-    async def lines() -> AsyncIterator[bytes]:
-        left = call.query.limit
-        async for failure in bulk.failures(name):
-            yield _encode(failure) + b"\n"
-            left -= 1
-            if not left:
-                return
-
-    return StreamingResponse(lines(), media_type=LINES, headers={"cache-control": "no-cache"})
+    lines = failure_lines(bulk.failures(name), as_csv=query.format == "csv")
+    return _stream(lines, query.format, query.limit)
 
 
 async def results(call: Call[ResultsQuery, None]) -> Response:
@@ -148,22 +143,55 @@ async def results(call: Call[ResultsQuery, None]) -> Response:
     await bulk.status(name)  # raises for an unknown batch before the status 200 is sent
     found = bulk.results(name, query.after)
     first = await anext(found, None)  # raises if the batch keeps no results
+    lines = result_lines(_from_first(first, found), as_csv=query.format == "csv")
+    return _stream(lines, query.format, query.limit)
 
-    async def lines() -> AsyncIterator[bytes]:
-        if query.format == "csv":
-            yield csv_line("index", "value")
-        result, left = first, query.limit
-        while result is not None and left:
-            body = as_json(result.value)
-            if query.format == "csv":
-                yield csv_line(result.index, body.decode())
-            else:
-                yield b'{"index":%d,"value":%s}\n' % (result.index, body)
+
+async def _from_first(first: Result | None, rest: AsyncIterator[Result]) -> AsyncIterator[Result]:
+    if first is not None:
+        yield first
+    async for each in rest:
+        yield each
+
+
+def _stream(lines: AsyncIterator[bytes], form: Format, limit: int) -> Response:
+    """Send at most `limit` lines. The header of CSV does not count."""
+    left = limit + (form == "csv")
+
+    async def limited() -> AsyncIterator[bytes]:
+        nonlocal left
+        async for line in lines:
+            yield line
             left -= 1
-            result = await anext(found, None)
+            if not left:
+                return
 
-    kind = CSV if query.format == "csv" else LINES
-    return StreamingResponse(lines(), media_type=kind, headers={"cache-control": "no-cache"})
+    kind = CSV if form == "csv" else LINES
+    return StreamingResponse(limited(), media_type=kind, headers={"cache-control": "no-cache"})
+
+
+async def failure_lines(found: AsyncIterator[Failure], as_csv: bool) -> AsyncIterator[bytes]:
+    """Yield a line per failed item, as CSV or JSON."""
+    if as_csv:
+        yield csv_line("index", "attempts", "reason", "item")
+    async for each in found:
+        item = as_json(each.item)
+        if as_csv:
+            yield csv_line(each.index, each.attempts, each.reason, item.decode())
+        else:
+            yield _encode(msgspec.structs.replace(each, item=msgspec.Raw(item))) + b"\n"
+
+
+async def result_lines(found: AsyncIterator[Result], as_csv: bool) -> AsyncIterator[bytes]:
+    """Yield a line per result, as CSV or JSON."""
+    if as_csv:
+        yield csv_line("index", "value")
+    async for each in found:
+        value = as_json(each.value)
+        if as_csv:
+            yield csv_line(each.index, value.decode())
+        else:
+            yield b'{"index":%d,"value":%s}\n' % (each.index, value)
 
 
 def as_json(value: object) -> bytes:

@@ -9,10 +9,11 @@ from itertools import groupby
 import msgspec
 
 from heatsink.client.heatsink import Heatsink
-from heatsink.cluster.load import SLOTS, usage_of
+from heatsink.cluster.load import NodeUsage, usage_of
 from heatsink.cluster.policy import Move
+from heatsink.cluster.slots import SLOTS
 from heatsink.server.api.requests import Call, Reply
-from heatsink.server.api.shapes import NoQuery
+from heatsink.server.api.shapes import NoQuery, Time
 
 MOVES = 30
 
@@ -47,7 +48,7 @@ class ClusterMoveLine(msgspec.Struct, frozen=True):
     target: str
     size: int
     reason: str
-    time: datetime | None = None
+    time: Time | None = None
     took_s: float | None = None
     error: str = ""
 
@@ -55,9 +56,10 @@ class ClusterMoveLine(msgspec.Struct, frozen=True):
 class ClusterAnswer(msgspec.Struct, frozen=True):
     """The watched cluster. Only the leader knows it: elsewhere `nodes` is empty.
 
-    `heat` has the CPU time of each slot, in microseconds a second. `owners` has the present owners
-    of the slots. `owners_before` has the owners before the first of `moves`. `trouble` says why
-    nothing is known, or why no slot can move. `why` says why no slot moves if all is well.
+    `heat` has the CPU time of each slot, with reads on replicas, in microseconds a second. `owners`
+    has the present owners of the slots. `owners_before` has the owners before the first of `moves`.
+    `trouble` says why nothing is known, or why no slot can move. `why` says why no slot moves if
+    all is well.
     """
 
     watched: str
@@ -95,7 +97,7 @@ def cluster_of(hs: Heatsink) -> ClusterAnswer:
     places = {node.id: place for place, node in enumerate(now)}
     heat = [0] * SLOTS
     for slot in load.slots:
-        heat[slot.slot] = round(1e6 * slot.cpu)
+        heat[slot.slot] = round(1e6 * slot.heat)
 
     def line(move: Move) -> ClusterMoveLine:
         return ClusterMoveLine(
@@ -115,20 +117,7 @@ def cluster_of(hs: Heatsink) -> ClusterAnswer:
         busiest_to_mean=max((each.ratio for each in now), default=1.0),
         busiest_to_mean_before=max((each.ratio for each in before.values()), default=1.0),
         planned_to_mean=plan.after,
-        nodes=[
-            ClusterNodeLine(
-                node=each.address,
-                replicas=each.replicas,
-                slots=each.slots,
-                slots_before=before[each.id].slots,
-                used=each.used,
-                network_s=each.net_s,
-                memory=each.memory,
-                ratio=each.ratio,
-                ratio_before=before[each.id].ratio,
-            )
-            for each in now
-        ],
+        nodes=[_node_line(each, before[each.id]) for each in now],
         heat=heat,
         owners=_ranges({slot.slot: slot.node for slot in load.slots}, places),
         owners_before=_ranges(state.before, places),
@@ -145,8 +134,25 @@ def cluster_of(hs: Heatsink) -> ClusterAnswer:
     )
 
 
+def _node_line(now: NodeUsage, before: NodeUsage) -> ClusterNodeLine:
+    return ClusterNodeLine(
+        node=now.address,
+        replicas=now.replicas,
+        slots=now.slots,
+        slots_before=before.slots,
+        used=now.used,
+        network_s=now.net_s,
+        memory=now.memory,
+        ratio=now.ratio,
+        ratio_before=before.ratio,
+    )
+
+
 def _ranges(owners: Mapping[int, str], places: Mapping[str, int]) -> list[SlotRange]:
-    """Join neighbouring slots with one owner. Slots of a node that is gone are left out."""
+    """Join neighbouring slots with one owner to ranges. `places` has the number of each node.
+
+    Slots of a node that has left the cluster are left out.
+    """
     known = sorted((slot, places[id]) for slot, id in owners.items() if id in places)
     found = []
     for (_, node), group in groupby(

@@ -29,11 +29,11 @@ from heatsink.server.api.shapes import (
     Appended,
     AuthorAnswer,
     AuthorLine,
-    Authors,
+    AuthorList,
     Base64,
     CounterValue,
     DeletedMessage,
-    Erased,
+    ErasedConversation,
     Follow,
     Followed,
     Home,
@@ -41,7 +41,7 @@ from heatsink.server.api.shapes import (
     HomeQuery,
     LimitQuery,
     Message,
-    Messages,
+    MessagePage,
     ModePin,
     NewMessage,
     NewPost,
@@ -120,7 +120,7 @@ async def delete(call: Call[NoQuery, None]) -> Reply:
 
 
 async def erase(call: Call[NoQuery, None]) -> Reply:
-    return Reply(Erased(await call.service.hs.log.erase(check_key(call.path["key"]))))
+    return Reply(ErasedConversation(await call.service.hs.log.erase(check_key(call.path["key"]))))
 
 
 async def page(call: Call[PageQuery, None]) -> Reply:
@@ -144,7 +144,7 @@ async def page(call: Call[PageQuery, None]) -> Reply:
         cursor = found.cursor
         if cursor is None:
             break
-    return Reply(Messages(messages, cursor))
+    return Reply(MessagePage(messages, cursor))
 
 
 async def get(call: Call[NoQuery, None]) -> Reply:
@@ -216,7 +216,7 @@ async def home(call: Call[HomeQuery, None]) -> Reply:
 
 async def authors(call: Call[LimitQuery, None]) -> Reply:
     decided = call.service.hs.timelines.authors()[: call.query.limit]
-    return Reply(Authors([_author(one) for one in decided]))
+    return Reply(AuthorList([_author(one) for one in decided]))
 
 
 async def author(call: Call[NoQuery, None]) -> Reply:

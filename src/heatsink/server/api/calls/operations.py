@@ -7,11 +7,13 @@ show them.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
 
-from heatsink.client.deployment import SettingInForce, meaning_of
+from heatsink.bulk.limits import LimitUse
+from heatsink.client.deployment import NAMED, SettingInForce, meaning_of
 from heatsink.client.heatsink import Heatsink
 from heatsink.coordinator.explainer import Explanation
 from heatsink.coordinator.workers import PartitionStatus
@@ -22,11 +24,12 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import check_key
 from heatsink.primitives.subjects import Kind, Subject, subject_of
 from heatsink.registry.decisions import Decision, LogEntry
+from heatsink.server.api.bulk_shapes import ControlLines, KeyUseLine, LimitLine
 from heatsink.server.api.requests import Call, Reply, RequestCounts
 from heatsink.server.api.shapes import (
     Chosen,
     DecisionLine,
-    Decisions,
+    DecisionList,
     DecisionsQuery,
     Done,
     EpochLine,
@@ -39,7 +42,7 @@ from heatsink.server.api.shapes import (
     NewSetting,
     NoQuery,
     PartitionLine,
-    Partitions,
+    PartitionList,
     Pin,
     ReadActivity,
     Requests,
@@ -47,6 +50,7 @@ from heatsink.server.api.shapes import (
     SettingLines,
     SubjectLine,
     SubjectQuery,
+    Time,
     WorkerPin,
 )
 
@@ -145,19 +149,21 @@ async def pin(call: Call[NoQuery, Pin]) -> Reply:
 
 async def unpin(call: Call[NoQuery, None]) -> Reply:
     key = check_key(call.path["key"])
-    await call.service.hs.unpin(key)
-    return Reply(await _done(call.service.hs, Kind.KEY, key, None))
+    changed = await call.service.hs.unpin(key)
+    return Reply(await _done(call.service.hs, Kind.KEY, key, None, changed))
 
 
-async def _done(hs: Heatsink, kind: Kind, name: str, value: int | None) -> Done:
-    return Done(SubjectLine(kind, name), value, (await hs.leadership()).vacancy)
+async def _done(
+    hs: Heatsink, kind: Kind, name: str, value: int | None, changed: bool = True
+) -> Done:
+    return Done(SubjectLine(kind, name), value, (await hs.leadership()).vacancy, changed)
 
 
 async def decisions(call: Call[DecisionsQuery, None]) -> Reply:
     entries = await call.service.hs.decisions(call.query.limit, call.query.before)
     more = bool(entries) and entries[-1].version > 1
     lines = [line for entry in entries for line in lines_of(entry)]
-    return Reply(Decisions(lines, entries[-1].version if more else None))
+    return Reply(DecisionList(lines, entries[-1].version if more else None))
 
 
 def lines_of(entry: LogEntry) -> list[DecisionLine]:
@@ -185,6 +191,30 @@ async def report_heat(call: Call[NoQuery, NewHeat]) -> Reply:
 
 async def settings(call: Call[NoQuery, None]) -> Reply:
     return Reply(SettingLines([_setting(each) for each in call.service.hs.settings.all()]))
+
+
+async def controls(call: Call[NoQuery, None]) -> Reply:
+    hs = call.service.hs
+    changed = [_setting(each) for each in hs.settings.all() if is_control(each.name, each.source)]
+    return Reply(ControlLines(limit_lines(await hs.bulk.limits()), changed))
+
+
+def is_control(name: str, source: str) -> bool:
+    """Return whether the deployment changes a tenant, an action or a limit by this setting."""
+    return name.startswith(tuple(NAMED)) and source == "deployment"
+
+
+def limit_lines(limits: Iterable[LimitUse]) -> list[LimitLine]:
+    return [
+        LimitLine(
+            name=each.limit.name,
+            declared=str(each.limit),
+            changed=each.changed,
+            actions=list(each.actions),
+            uses=[KeyUseLine(use.key, use.running, use.waiting) for use in each.uses],
+        )
+        for each in limits
+    ]
 
 
 async def setting(call: Call[NoQuery, None]) -> Reply:
@@ -222,9 +252,9 @@ async def partitions(call: Call[NoQuery, None]) -> Reply:
     return Reply(await partitions_of(call.service.hs))
 
 
-async def partitions_of(hs: Heatsink) -> Partitions:
+async def partitions_of(hs: Heatsink) -> PartitionList:
     lines = [_partition(status) for status in await hs.queue_partitions()]
-    return Partitions(hs.status().leads, lines)
+    return PartitionList(hs.status().leads, lines)
 
 
 def _partition(status: PartitionStatus) -> PartitionLine:
@@ -262,7 +292,7 @@ async def pin_partition(call: Call[NoQuery, WorkerPin]) -> Reply:
 class Sample(msgspec.Struct, frozen=True):
     """The hottest keys' total heat, and waiting items and workers per queue partition."""
 
-    time: datetime
+    time: Time
     write_units_s: float
     reads_s: float
     throttles_s: float
@@ -276,7 +306,7 @@ class Sample(msgspec.Struct, frozen=True):
 class RecentAnswer(msgspec.Struct, frozen=True):
     """The samples of the last minutes, oldest first; `now` is the server's time."""
 
-    now: datetime
+    now: Time
     samples: list[Sample]
 
 

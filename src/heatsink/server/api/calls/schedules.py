@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,7 +10,7 @@ from msgspec import Meta
 
 from heatsink.bulk.schedules import Schedules, ScheduleStatus
 from heatsink.server.api.requests import Call, Handler, Reply
-from heatsink.server.api.shapes import NoQuery, Reason, Strict
+from heatsink.server.api.shapes import NoQuery, Reason, Strict, Time
 
 from .data import from_ms
 
@@ -51,41 +50,56 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     paused: bool
     version: int
     by: str
-    next: datetime | None
-    last: datetime | None
+    next: Time | None
+    last: Time | None
     last_batch: str
+
+
+class ScheduleDetails(ScheduleLine, frozen=True):
+    """A schedule with the items of each batch: all that a call needs that sets it again."""
+
+    item_values: list[Any] | None = None
+    """The items of each batch; null if the schedule names none."""
 
 
 class ScheduleLines(msgspec.Struct, frozen=True):
     schedules: list[ScheduleLine]
 
 
-class Removed(msgspec.Struct, frozen=True):
+class RemovedSchedule(msgspec.Struct, frozen=True):
     removed: str
 
 
 def line_of(status: ScheduleStatus) -> ScheduleLine:
     """Return the schedule as the HTTP API and the commands show it."""
+    return ScheduleLine(**_fields_of(status))
+
+
+def details_of(status: ScheduleStatus) -> ScheduleDetails:
+    return ScheduleDetails(**_fields_of(status), item_values=status.schedule.items)
+
+
+def _fields_of(status: ScheduleStatus) -> dict[str, Any]:
     one = status.schedule
-    return ScheduleLine(
-        name=one.name,
-        action=one.action,
-        items=None if one.items is None else len(one.items),
-        items_from=one.items_from,
-        every_s=one.every_s,
-        cron=one.cron,
-        zone=one.zone,
-        missed=one.missed,
-        tenant=one.tenant,
-        priority=one.priority,
-        rate=one.rate,
-        paused=one.paused,
-        version=one.version,
-        by=one.by,
-        next=None if status.next_ms is None else from_ms(status.next_ms),
-        last=None if status.last_ms is None else from_ms(status.last_ms),
-        last_batch=status.last_batch,
-    )
+    return {
+        "name": one.name,
+        "action": one.action,
+        "items": None if one.items is None else len(one.items),
+        "items_from": one.items_from,
+        "every_s": one.every_s,
+        "cron": one.cron,
+        "zone": one.zone,
+        "missed": one.missed,
+        "tenant": one.tenant,
+        "priority": one.priority,
+        "rate": one.rate,
+        "paused": one.paused,
+        "version": one.version,
+        "by": one.by,
+        "next": None if status.next_ms is None else from_ms(status.next_ms),
+        "last": None if status.last_ms is None else from_ms(status.last_ms),
+        "last_batch": status.last_batch,
+    }
 
 
 async def show_all(call: Call[NoQuery, None]) -> Reply:
@@ -93,7 +107,7 @@ async def show_all(call: Call[NoQuery, None]) -> Reply:
 
 
 async def show(call: Call[NoQuery, None]) -> Reply:
-    return Reply(line_of(call.service.hs.schedules.get(call.path["name"])))
+    return Reply(details_of(call.service.hs.schedules.get(call.path["name"])))
 
 
 async def put(call: Call[NoQuery, NewSchedule]) -> Reply:
@@ -106,7 +120,7 @@ async def put(call: Call[NoQuery, NewSchedule]) -> Reply:
 
 async def remove(call: Call[NoQuery, None]) -> Reply:
     await call.service.hs.schedules.remove(call.path["name"])
-    return Reply(Removed(call.path["name"]))
+    return Reply(RemovedSchedule(call.path["name"]))
 
 
 def steer(change: Callable[[Schedules, str], Awaitable[None]]) -> Handler:

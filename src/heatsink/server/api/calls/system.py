@@ -9,7 +9,7 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
 from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.primitives.clock import Clock
-from heatsink.server.api.bulk_shapes import Batches, Underway
+from heatsink.server.api.bulk_shapes import BatchList, Underway
 from heatsink.server.api.feed import Feed
 from heatsink.server.api.metrics import PROMETHEUS
 from heatsink.server.api.problems import Refusal
@@ -19,9 +19,9 @@ from heatsink.server.api.shapes import (
     HeatAnswer,
     NoQuery,
     PartitionLine,
-    Partitions,
+    PartitionList,
     ReadActivity,
-    Ready,
+    Readiness,
     Requests,
     ServerStatus,
 )
@@ -41,7 +41,7 @@ async def healthz(_: Call[NoQuery, None]) -> Response:
 
 async def readyz(call: Call[NoQuery, None]) -> Reply:
     status = call.service.hs.status()
-    answer = Ready(status.ready, status.leads, status.version)
+    answer = Readiness(status.ready, status.leads, status.version)
     return Reply(answer, 200 if status.ready else 503)
 
 
@@ -131,22 +131,22 @@ class _QueueLooks:
         self._asked: object = None
         self._underway = Underway([])
 
-    async def partitions(self) -> Partitions:
+    async def partitions(self) -> PartitionList:
         self._moved = None
         try:
             found = await partitions_of(self._hs)
         except Misconfigured:
             raise
         except InvalidSetting:  # there is no queue: show that
-            return Partitions(self._hs.status().leads, [])
+            return PartitionList(self._hs.status().leads, [])
         self._moved = [_moved(line) for line in found.partitions]
         return found
 
-    async def batches(self) -> Batches:
+    async def batches(self) -> BatchList:
         listed = await self._hs.bulk.list(SHOWN)
         running = [(one.id, one.state, one.reason) for one in listed if not one.is_final]
         self._running = running[:FOLLOWED_MAX]
-        return Batches([line_of(batch) for batch in listed])
+        return BatchList([line_of(batch) for batch in listed])
 
     async def progress(self) -> Underway:
         """Return the progress of the running batches that the last call of `batches` found."""
@@ -158,6 +158,6 @@ class _QueueLooks:
 
 
 def _moved(line: PartitionLine) -> tuple[int, ...]:
-    """Return the counts of a queue partition that change whenever one of its items moves."""
+    """Return counts of a queue partition of which one changes whenever an item moves."""
     waiting = (line.runnable, line.limited, line.delayed, line.in_flight)
     return (*waiting, line.claimed, line.done, line.failed, line.retried)

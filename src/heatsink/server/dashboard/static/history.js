@@ -5,6 +5,7 @@ import { get } from "/static/api.js";
 export const KEPT_S = 300;
 const DECISIONS = 200;
 const LATENCY_S = 5;
+const TOGETHER_S = 0.3; // less than a window
 
 export const latest = {};
 export const decisions = new Map(); // by version and place in it
@@ -29,6 +30,7 @@ const isDue = (name, every_s) => !newest(name) || seconds() - newest(name).at_s 
 const takers = {
   heat(value, before) {
     if (value.window && value.window !== before?.window) {
+      if (!isDue("heat", TOGETHER_S)) series.heat.pop(); // a busy browser takes several at once
       remember("heat", {
         units: cost(value.keys, "write_units_s"),
         reads: cost(value.keys, "reads_s"),

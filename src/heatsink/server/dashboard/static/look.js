@@ -2,6 +2,7 @@
 // only the first chart of a page fetches it.
 
 const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false };
+const FETCHING = "Loading: the script that draws charts…";
 const wanted = new WeakMap(); // by element: the chart to draw once Plotly is there
 let plotly = null;
 
@@ -23,7 +24,10 @@ function fetchPlotly() {
 function drawWanted(element) {
   const chart = wanted.get(element);
   wanted.delete(element);
-  if (chart && element.isConnected) Plotly.react(element, chart.traces, chart.layout, CONFIG);
+  if (!chart) return;
+  element.replaceChildren();
+  element.classList.remove("waiting");
+  if (element.isConnected) Plotly.react(element, chart.traces, chart.layout, CONFIG);
 }
 
 export function draw(element, traces, layout) {
@@ -31,6 +35,8 @@ export function draw(element, traces, layout) {
     Plotly.react(element, traces, layout, CONFIG);
   } else {
     wanted.set(element, { traces, layout });
+    element.textContent = FETCHING;
+    element.classList.add("waiting");
     fetchPlotly().then(() => drawWanted(element), () => {});
   }
 }

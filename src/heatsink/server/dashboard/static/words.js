@@ -34,12 +34,20 @@ const KINDS = {
   posts: "posts of ",
   followers: "followers of ",
   following: "follows of ",
-  author: "author ",
+  trial: "dry run of table ",
+  adopted: "table ",
+  declared: "table ",
+  spread: "spreading of index ",
+  swept: "sweep of index ",
   workers: "workers of partition ",
-  slots: "slots ",
+  redis: "Redis server ",
+  started: "schedule ",
 };
 
-const nameOf = (kind, name) => (KINDS[kind] ?? `${kind} `) + name;
+function nameOf(kind, name) {
+  const shown = kind === "adopted" ? name.slice(0, name.lastIndexOf("/")) : name;
+  return (KINDS[kind] ?? `${kind} `) + shown;
+}
 
 // Pages know a line of heat by its id, so that a user's key and a subject of ours never mix.
 export const idOf = (one) => `${one.kind}:${one.key}`;

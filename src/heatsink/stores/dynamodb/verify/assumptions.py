@@ -9,7 +9,7 @@ import msgspec
 
 from heatsink.errors import HeatsinkError
 
-from . import items, pages, service, throttling, transactions
+from . import expressions, indexes, items, pages, service, streams, throttling, transactions
 from .ground import READ_DOLLARS, WRITE_DOLLARS, Ground, NotAllowed, OverCap
 from .observed import Assumption, Observed
 
@@ -17,7 +17,10 @@ State = Literal["same", "different", "unknown"]
 ALL: tuple[Assumption, ...] = (
     *service.ASSUMPTIONS,
     *items.ASSUMPTIONS,
+    *expressions.ASSUMPTIONS,
     *pages.ASSUMPTIONS,
+    *indexes.ASSUMPTIONS,
+    *streams.ASSUMPTIONS,
     *transactions.ASSUMPTIONS,
     *throttling.ASSUMPTIONS,
 )

@@ -78,7 +78,7 @@ def key(partition: str, sort: str = "a") -> Item:
 
 
 class Ground:
-    """Temporary tables at one endpoint. `spent` is what was consumed so far, in dollars."""
+    """Temporary tables at one endpoint. `spent` is what the checks have cost so far, in dollars."""
 
     def __init__(
         self, client: DynamoClient, clock: Clock, rng: Random, most_dollars: float
@@ -89,6 +89,7 @@ class Ground:
         self._rng = rng
         self._run = f"{PREFIX}{rng.getrandbits(32):08x}"
         self._tables: list[str] = []
+        self._streams: DynamoClient | None = None
         self.spent = 0.0
         self.denied: set[str] = set()
         """The operations that the credentials may not call."""
@@ -109,12 +110,21 @@ class Ground:
             payload.setdefault("ReturnConsumedCapacity", "TOTAL")
         return await self._send(operation, payload)
 
-    async def _send(self, operation: str, payload: Item) -> Reply:
-        answer = await self.client.forward(operation, msgspec.json.encode(payload))
+    async def stream(self, operation: str, **payload: Any) -> Reply:
+        """Send a request to DynamoDB Streams, as `send` does to DynamoDB."""
+        if self._streams is None:
+            self._streams = self.client.of_streams()
+        return await self._send(operation, payload, self._streams)
+
+    async def _send(
+        self, operation: str, payload: Item, client: DynamoClient | None = None
+    ) -> Reply:
+        client = client or self.client
+        answer = await client.forward(operation, msgspec.json.encode(payload))
         try:
             body = decode(answer.body)
         except ValueError:
-            raise self.client.not_dynamodb() from None
+            raise client.not_dynamodb() from None
         if answer.status == 200:
             self._count(operation, body)
             self.allowed.add(operation)
@@ -185,6 +195,9 @@ class Ground:
 
     async def close(self) -> None:
         """Delete all tables of this run."""
+        if self._streams is not None:
+            await self._streams.close()
+            self._streams = None
         with suppress(NotAllowed):
             await self.delete(self._tables)
         self._tables = []

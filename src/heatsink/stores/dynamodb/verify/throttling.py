@@ -31,7 +31,10 @@ def _large(partition: str, sort: str, kilobytes: int, **more: Item) -> Item:
 async def _until_throttled(
     send: Callable[[int], Awaitable[Reply]], tries: int, at_once: int = 1
 ) -> tuple[Reply | None, int]:
-    """Send requests until one is throttled. Returns it, and how many were accepted before."""
+    """Call `send` until a request is throttled, at most `tries` times.
+
+    Returns the throttled answer, and how many requests were accepted before.
+    """
     accepted = 0
     for first in range(0, tries, at_once):
         replies = await asyncio.gather(*(send(first + place) for place in range(at_once)))

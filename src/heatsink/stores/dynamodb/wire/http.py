@@ -48,6 +48,7 @@ BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128  # shown with 52 digits, as on AWS
 TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
 TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
+EXPECT, CONTINUE = b"expect", b"HTTP/1.1 100 Continue\r\n\r\n"
 ACCEPTED, ENCODED = b"accept-encoding", b"content-encoding"
 ACCEPTED_LENGTH, ENCODED_LENGTH = len(ACCEPTED), len(ENCODED)
 REASONS = {
@@ -75,14 +76,17 @@ def http_date(second: int) -> bytes:
 
 
 class Framing:
-    """Makes HTTP answers as DynamoDB's: with a request id, the date and a checksum."""
+    """Makes complete HTTP answers like DynamoDB's, with a request id, the date and a checksum."""
 
     def __init__(self, clock: Clock, rng: Random) -> None:
         self._clock = clock
         self._rng = rng
 
     def framed(self, status: int, body: bytes, accepted: bytes = b"") -> bytes:
-        """Return an answer. `accepted` are the encodings of its body that the client accepts."""
+        """Return a complete HTTP answer with this body.
+
+        `accepted` are the encodings that the client accepts, as in its header Accept-Encoding.
+        """
         request_id = self._rng.getrandbits(REQUEST_ID_BITS)
         date = http_date(int(self._clock.now_s()))
         if accepted and (compressed := packed(body, accepted)):
@@ -107,10 +111,13 @@ class WireServer(Protocol):
         ...
 
     def refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
-        """Return the status and the reason if a request with these headers must be refused."""
+        """Return the status and the reason if the host or the origin of a request is not allowed.
+
+        Returns None if both are.
+        """
 
     def unauthorized(self, request: SignedRequest) -> bytes | None:
-        """Return the answer to a request that is not signed as it must be. None if it is."""
+        """Return the answer to a request without a valid signature or token; None if it has one."""
 
 
 class WireConnection(asyncio.Protocol, Bounded):
@@ -178,7 +185,10 @@ class WireConnection(asyncio.Protocol, Bounded):
         self.refuse(status, detail)
 
     def _refuse_failed(self, error: Exception) -> None:
-        """Refuse a request on which a callback of the parser raised: its head, or a bug here."""
+        """Answer a request for which a callback of the parser raised `error`.
+
+        Either the request's head is wrong, or Heatsink has a bug.
+        """
         if not isinstance(error.__context__, HeadTooLarge):
             name = self._server.name
             logger.error("a request failed: this is a bug in the %s", name, exc_info=error)
@@ -216,8 +226,14 @@ class WireConnection(asyncio.Protocol, Bounded):
         elif length == HOST_LENGTH:
             if name.lower() == HOST_FIELD:
                 self._host = value
-        elif length == ORIGIN_LENGTH and name.lower() == ORIGIN:
+        elif length == ORIGIN_LENGTH:  # which is also that of EXPECT
+            self._on_origin_or_expect(name.lower(), value)
+
+    def _on_origin_or_expect(self, name: bytes, value: bytes) -> None:
+        if name == ORIGIN:
             self._origin = value
+        elif name == EXPECT and value.lower() == b"100-continue" and not self._owed:
+            self.transport.write(CONTINUE)  # the client holds its body back until then
 
     def _take_head(self) -> None:
         if self._headers > self._headers_max or self._arrived >= self._piece:
@@ -256,6 +272,11 @@ class WireConnection(asyncio.Protocol, Bounded):
             body = b"".join(self._body)
             self.send(self._server.browse(self.parser.get_method(), self._url, body))
 
+    @property
+    def host(self) -> str:
+        """The name and port by which the client knows this server."""
+        return self._host.decode("latin-1")
+
     def _is_allowed(self) -> bool:
         refusal = self._server.refusal_of(self._host, self._origin)
         if refusal is not None:
@@ -265,9 +286,9 @@ class WireConnection(asyncio.Protocol, Bounded):
         return True
 
     def owe(self, answers: int) -> None:
-        """Add `answers` to the number of pending answers. `answers` may be negative.
+        """Add `answers` (negative: subtract) to the number of requests that wait for an answer.
 
-        A connection with pending answers does not count as idle.
+        A connection with such requests does not count as idle.
         """
         self._owed += answers
         if self._owed:
@@ -301,7 +322,7 @@ class WireConnection(asyncio.Protocol, Bounded):
 
 
 def _last(answer: bytes) -> bytes:
-    """Announce in an answer that the server closes the connection after it."""
+    """Return the answer with a header that says that the server closes the connection after it."""
     head, line, rest = answer.partition(b"\r\n")
     return head + line + CLOSE + rest
 

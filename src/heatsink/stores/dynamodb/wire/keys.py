@@ -53,7 +53,10 @@ class Schema(msgspec.Struct, frozen=True):
 
     @property
     def entry_names(self) -> tuple[str, ...]:
-        """The attributes of a starting key. In an index, these are more than the key attributes."""
+        """The attributes that an ExclusiveStartKey has.
+
+        For an index, these are the index's key attributes and the table's.
+        """
         return self.names
 
     @property
@@ -158,7 +161,7 @@ class IndexSchema(msgspec.Struct, frozen=True):
         return checked(value, part, HASH_BYTES_MAX if part in self.hash_parts else SORT_BYTES_MAX)
 
     def start_key(self, key: Item) -> Key:
-        """Return the key of an entry from the field `ExclusiveStartKey` of a request."""
+        """Return the key of the index entry that a request's `ExclusiveStartKey` names."""
         if key.keys() != set(self.entry_names):
             raise ValidationFailed(MISMATCH)
         for part in (*self.hash_parts, *self.sort_parts):

@@ -33,7 +33,10 @@ BLOB_BLOCK = 4
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a value is in its request. `inner` means an element of a list or map, not a field."""
+    """Where a value is in its request: `path` is, for example, `key.pk.member`.
+
+    `inner` says that the value is an element of a list or map, and not a field.
+    """
 
     path: str = ""
     inner: bool = False
@@ -56,11 +59,14 @@ class Shape:
         self.extra = extra
 
     def fitted(self, value: Any, place: Place) -> Any:  # noqa: ARG002  for subclasses
-        """Return the value as DynamoDB reads it. Raises if its JSON type is wrong."""
+        """Convert a value to the field's type as DynamoDB does.
+
+        Raises if it cannot be converted.
+        """
         return value
 
     def violations(self, value: Any, place: Place) -> Iterator[str]:  # noqa: ARG002
-        """Yield every violated constraint of the value and of what it contains."""
+        """Return a message for each constraint that the value, or a value in it, violates."""
         return iter(())
 
     def _violated(self, value: Any, place: Place, constraint: str) -> str:
@@ -229,7 +235,7 @@ class Listing(Shape):
 
 
 class Mapped(Shape):
-    """A map with free keys. `keys` are the constraints on the keys."""
+    """A map with any keys. `keys` are the constraints on each key's text."""
 
     def __init__(self, of: Shape, keys: Shape, **constraints: Any) -> None:
         super().__init__(**constraints)
@@ -375,9 +381,10 @@ def _fields(kind: type[Any]) -> dict[str, tuple[Shape, bool]]:
 
 
 class Reading(NamedTuple):
-    """A request as DynamoDB reads it, or what is wrong with its form.
+    """A request as DynamoDB reads it, or in `problem` what is wrong with its form.
 
-    `differs` says that the reading is not the same as the JSON, for example without its nulls.
+    `differs` says that DynamoDB reads something else than the JSON has: it ignores nulls, for
+    example.
     """
 
     problem: EngineError | None
@@ -386,7 +393,11 @@ class Reading(NamedTuple):
 
 
 def explain(kind: type[Any], body: bytes) -> Reading:
-    """Read a request slowly, to find what is wrong with its form, or to tolerate it."""
+    """Read a request that the fast decoder refused.
+
+    Either DynamoDB tolerates its form, and `request` is what DynamoDB reads, or `problem` says what
+    is wrong.
+    """
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -78,7 +78,10 @@ def admit(value: Value, depth: int = 1) -> int:
 
 
 def _keep_one_type(value: Value, depth: int) -> None:
-    """Remove types whose content is null. Raises unless exactly one type is left."""
+    """Remove types with the content null, such as S in `{"S": null, "N": "1"}`.
+
+    Raises unless exactly one type is left.
+    """
     for kind in [kind for kind, content in value.items() if content is None]:
         del value[kind]
     if len(value) == 1:

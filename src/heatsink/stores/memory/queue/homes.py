@@ -31,14 +31,14 @@ from msgspec.structs import replace
 from heatsink.bulk import changes
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, RATE_MAX, Batch, PartEnd, PartPlace, Rate
-from heatsink.bulk.plan import QueuePlan, spot_of
+from heatsink.bulk.plan import PlaceMarks, QueuePlan, spot_of
 from heatsink.bulk.store import (
     ANNOUNCED_MS,
     BOOKED_MS_MAX,
     LATE_MS,
     Grants,
     PartCounts,
-    PlaceMarks,
+    Roll,
     Single,
 )
 from heatsink.primitives.clock import Clock
@@ -99,7 +99,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def pace(explored: Explored, now_ms: float) -> float:
-    """Return the rate at which items may start now by probing, in items per second."""
+    """Return the rate, in items per second, that probing allows now."""
     age_s = max(now_ms - explored.since_ms, 0.0) / 1000
     if not explored.found:
         growth = float(SEARCH_GROWTH ** min(age_s, SEARCH_S_MAX))
@@ -252,7 +252,7 @@ def postponed(limit: Limit, now_ms: float, late_ms: float) -> Limit:
 def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
     """Return the state of probing without credit for the time in which the lane was idle.
 
-    The pace rises with time, and a pace that the lane did not use was not tested.
+    The pace rises while no refusal comes. But a pace that the lane did not use was not tested.
     """
     known, idle_ms = limit.explored, now_ms - limit.next_ms
     if known is None or idle_ms <= 0:
@@ -282,6 +282,10 @@ class MemoryLimits(Timed):
         limit, time = self._read(lane)
         if rate is not None or lane in self._limits:
             self._keep(lane, declared(limit, rate, time.own_ms), time)
+
+    def is_declared(self, lane: str, rate: Rate) -> bool:
+        """Return whether the lane was submitted with this rate, and with no other rate later."""
+        return lane in self._limits and self._limits[lane].declared == rate
 
     async def reserve(
         self, lane: str, starts: int, ahead_ms: int, late_ms: float = LATE_MS
@@ -404,9 +408,11 @@ class MemorySingles(Timed):
     async def _accept(self, queue: QueuePartition, single: Single, now_ms: float) -> bool:
         record = single.record
         if await self._batches.get(record.id) is None:
-            if await self._limits.rate_of(single.part.lane) is not None:
+            if record.rate is not None and not self._limits.is_declared(record.lane, record.rate):
                 return False
-            queue.accept(single.part, single.chunk, self._batches, now_ms)
+            is_rated = await self._limits.rate_of(record.lane) is not None
+            part = replace(single.part, limited=single.part.limited or is_rated)
+            queue.accept(part, single.chunk, self._batches, now_ms)
         return self._batches.accept(record)
 
 
@@ -468,7 +474,7 @@ class MemoryFleet(Timed):
             dues |= {name: moved_along(until_ms, time) for name, until_ms in dues.items()}
         return time.own_ms
 
-    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
+    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> Roll:
         fleet, now_ms = self._fleet, self._now_ms()
         fleet.members[consumer] = now_ms + ttl_ms
         for action in actions:
@@ -476,7 +482,7 @@ class MemoryFleet(Timed):
             fleet.offered_ms[action] = max(until_ms, now_ms + ttl_ms)
         fleet.members = {n: until for n, until in fleet.members.items() if until > now_ms}
         self._witness.heard("fleet", fleet.time.told_ms if fleet.time else 0.0)
-        return sorted(fleet.members)
+        return Roll(sorted(fleet.members), self._offered_since(now_ms))
 
     async def leave(self, consumer: str) -> None:
         self._fleet.members.pop(consumer, None)
@@ -500,10 +506,13 @@ class MemoryFleet(Timed):
         queue.workers = workers
         return True
 
-    async def disown(self, partition: int, consumer: str) -> None:
-        queue, _ = self._queue.at(partition), self._queue.now_ms(partition)
+    async def disown(self, partition: int, consumer: str, mark: str = "") -> None:
+        queue, now_ms = self._queue.at(partition), self._queue.now_ms(partition)
         if queue.owner == consumer:
             queue.owner, queue.workers = "", 0
+        for attempt, lease in queue.leases.items() if mark else ():
+            if attempt.startswith(mark):
+                lease.until_ms = min(lease.until_ms, now_ms)
 
     async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
         found = self._fleet.plan or default

@@ -6,7 +6,7 @@ from copy import deepcopy
 
 from msgspec.structs import replace
 
-from heatsink.bulk.store import Remains
+from heatsink.bulk.plan import Remains
 
 from .parts import Share
 from .queue import MemoryQueue, QueuePartition

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf
+from typing import Literal
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd, digest_of, digests_added
 from heatsink.bulk.store import (
@@ -27,7 +29,7 @@ SUSPECTS_MAX = {1: 8}  # how many may run at once: 8 that lost one worker, other
 
 @dataclass
 class Share:
-    """One part and the states of its items: fresh, delayed, suspect, running or ended.
+    """A part and the states of its items: fresh, delayed, suspect, running or ended.
 
     A suspect is an item whose worker died while the item ran.
     """
@@ -62,6 +64,8 @@ class Share:
     """Whether this is the part of a batch of one item, whose record is at the same place."""
     is_early: bool = False
     """Whether the part sleeps until its start time. Its items do not count as waiting."""
+    held: Literal["", "tenant", "action"] = ""
+    """Which of the two is paused, if the part is held back. Its items do not count as waiting."""
 
     @property
     def is_live(self) -> bool:
@@ -152,6 +156,11 @@ class Share:
         self.failed = 0
         self.failures.clear()
 
+    @property
+    def counts_as_waiting(self) -> bool:
+        """Whether items of this part that wait could run as soon as there is a worker for them."""
+        return self.state == "ready" and not self.is_early and not self.held
+
     # -- claims ----------------------------------------------------------------------------
 
     def due_ms(self, now_ms: float) -> float | None:
@@ -167,8 +176,9 @@ class Share:
     ) -> tuple[int, int, int, bool] | None:
         """Take up to `most` items: delayed items that are due, or a suspect, or fresh items.
 
-        Returns (chunk, start, count, suspect), or None if no item can run now. Items whose chunk is
-        gone count as lost, so that they do not delay other items.
+        Returns (chunk, offset of the first item, number of items, whether it is a suspect), or None
+        if no item can run now. Items whose chunk is gone count as lost, so that they do not delay
+        other items.
         """
         while (found := self._next(most, suspects_running, now_ms)) and found[0] not in self.chunks:
             chunk, start, count, _ = found
@@ -330,6 +340,7 @@ class Share:
             self.record.version if self.record else 0,
             self.delayed_after(now_ms),
             max(ceil(max(self.delayed.values(), default=now_ms) - now_ms), 0),
+            self.held,
         )
 
     def gaps(self, chunks: int) -> list[Gap]:
@@ -381,6 +392,8 @@ class Rotation:
     """
 
     lanes: dict[str, dict[str, float]] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Weights in place of those of the parts, by tenant."""
     _service_us: dict[str, float] = field(default_factory=dict)
     _tenants: dict[str, dict[str, float]] = field(default_factory=dict)
     _times: dict[str, float] = field(default_factory=dict)
@@ -398,14 +411,16 @@ class Rotation:
         self._service_us[part.action] = known + SERVICE_WEIGHT * (each_us - known)
 
     def learned(self) -> dict[str, float]:
-        """Return the measured time of each action, for the partition's next place."""
+        """Return the measured time of each action, for the place to which the partition moves."""
         return dict(self._service_us)
 
     def take_over(self, service_us: dict[str, float]) -> None:
         self._service_us |= service_us
 
     def _score(self, share: Share) -> float:
-        """Return the number by which a tenant's parts are ordered. The lowest is served first.
+        """Return the part's score.
+
+        Of a tenant's parts, the one with the lowest score is served first.
 
         It is the time of submission, or the later start time, plus the estimated remaining work, in
         seconds. A part with a higher priority comes before all parts with a lower one.
@@ -435,9 +450,9 @@ class Rotation:
             self._times.pop(tenant, None)
 
     def forget_all_savings(self) -> None:
-        """Forget tenants without waiting parts whose virtual time is in the past.
+        """Forget tenants that have no waiting parts and whose virtual time has passed.
 
-        If such a tenant returns, it starts at the current virtual time anyway.
+        Such a tenant starts at the current virtual time if it returns, so nothing is lost.
         """
         for tenant in [name for name in self._times if name not in self._tenants]:
             self._forget_savings(tenant)
@@ -459,7 +474,8 @@ class Rotation:
 
     def charge(self, part: Part, cost_us: float) -> None:
         paid = self._times.get(part.tenant, self._now)
-        self._times[part.tenant] = max(paid + cost_us / part.weight, 0.0)
+        weight = self.weights.get(part.tenant, part.weight)
+        self._times[part.tenant] = max(paid + cost_us / weight, 0.0)
         if part.limited and not self._tenants:  # no other tenant had to wait for this one
             self._now = max(self._now, self._times[part.tenant])
 

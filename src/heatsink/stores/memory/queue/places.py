@@ -18,6 +18,14 @@ clocks of processes are wrong.
 A server that was restarted or replaced may have lost its newest grants. The home notices this: the
 server's name differs from the name in the slot, or from the name that a caller knows. Then the home
 grants nothing for one lease. Meanwhile the holders report which places they use.
+
+An operator may change what a limit allows. The home follows the newest rule that any process has
+sent, also for calls of processes that know only an older one. So a process that does not reach the
+registry any more cannot grant itself more than the new rule allows.
+
+A server that lost the whole slot could not notice this: the slot would look like that of a limit
+that nobody has used yet. So a home that has just been made grants nothing until its name of the
+server is durable (`confirm`). After that, no server that may take over lacks it.
 """
 
 from __future__ import annotations
@@ -25,6 +33,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+
+from msgspec.structs import replace
 
 from heatsink.bulk.limits import (
     Ask,
@@ -41,15 +51,20 @@ from heatsink.bulk.store import ANNOUNCED_MS
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.slot_time import SlotTime, Timed, moved_along
 
-OFFER_MS = 500.0
+OFFER_MS = 100.0  # holders of a process that has died stay in the line, and cost this much each
 MERGED = 64  # starts of a period are kept as about so many numbers
 PLACES_MAX = 1_000_000
 SWEEP_MIN = 1_000  # keys
+NO_RULE = Rule()
 
 
 @dataclass
 class Holder:
-    """`line` is its number in the line, 0 if it does not wait; `offer_ms` ends its offer."""
+    """What the home of a limit knows of one holder: a queue partition in one worker process.
+
+    Its lease ends at `until_ms`. `line` is its number in the line; 0 if it does not wait. A free
+    place is kept for it until `offer_ms`.
+    """
 
     turn: int
     until_ms: float
@@ -67,7 +82,7 @@ class Holder:
 
 @dataclass
 class Starts:
-    """Starts that were reported between `first_ms` and `last_ms`."""
+    """`count` starts of items, which holders reported between `first_ms` and `last_ms`."""
 
     first_ms: float
     last_ms: float
@@ -76,7 +91,10 @@ class Starts:
 
 @dataclass
 class Key:
-    """One key of a limit. `starts` has the reported starts of each rate, oldest first."""
+    """One key of a limit.
+
+    `starts` maps each rate of the limit to the starts that holders have reported, oldest first.
+    """
 
     holders: dict[str, Holder] = field(default_factory=dict)
     starts: dict[str, list[Starts]] = field(default_factory=dict)
@@ -84,7 +102,10 @@ class Key:
     moved_ms: float = 0.0
 
     def move_along(self, moved_ms: float) -> None:
-        """Move all times by the gaps in the slot's time that were accepted late, so far."""
+        """Move all stored times, after the slot's time has jumped.
+
+        `moved_ms` is the sum of all such jumps so far. So no lease ends because of a jump.
+        """
         by_ms, self.moved_ms = moved_ms - self.moved_ms, moved_ms
         if not by_ms:
             return
@@ -104,14 +125,15 @@ class Key:
     def hold(
         self, request: HoldRequest, ask: Ask, now_ms: float, grants: bool
     ) -> tuple[Granted, list[int]]:
-        """Record what a holder says. Returns its grant, and the bells to ring for offers.
+        """Record what a holder says in `ask`.
 
-        A call that is not newer than the last one changes nothing. Without `grants`, nobody gets a
-        place now.
+        Returns what the holder is granted, and the bells of the holders that got an offer. A call
+        whose turn is not above that of the holder's last call changes nothing, unless it is 0.
+        Without `grants`, nobody gets a place now.
         """
         self.expire(request.rule, now_ms)
         mine = self.holders.get(request.holder)
-        if mine is not None and mine.turn >= request.turn:
+        if mine is not None and mine.turn >= request.turn > 0:
             return Granted(ask.key), []
         is_known = mine is not None
         self.note(request.rule, ask.started, now_ms)
@@ -135,13 +157,19 @@ class Key:
         return Granted(ask.key, places - taken, others, wait_ms), bells
 
     def expire(self, rule: Rule, now_ms: float) -> None:
-        """Free the places of holders whose lease has ended. Unused places count as started."""
+        """Free the places of holders whose lease has ended.
+
+        Granted places without a running item count as started: perhaps their items did start.
+        """
         gone = [name for name, holder in self.holders.items() if holder.until_ms <= now_ms]
         for name in gone:
             self.note(rule, self.holders.pop(name).fresh, now_ms)
 
     def note(self, rule: Rule, started: int, now_ms: float) -> None:
-        """Count starts in the windows, and forget those that no window contains any more."""
+        """Count `started` starts in the windows of all rates.
+
+        Forget starts that no window contains.
+        """
         for text, _, period_ms, midnights in rule.windows:
             found = self.starts.setdefault(text, [])
             begin_ms = _begin(period_ms, midnights, now_ms)
@@ -172,9 +200,10 @@ class Key:
         return left
 
     def deal(self, rule: Rule, mine: Holder, now_ms: float) -> tuple[int, list[int]]:
-        """Give free places to holders in the line.
+        """Give free places to the holders in the line.
 
-        The caller's holder gets them, others get offers.
+        The holder that calls (`mine`) gets its places at once. For other holders, the home keeps
+        places as offers. Returns the number of places for `mine`, and the bells to ring.
         """
         left, granted, bells = self.free(rule), 0, []
         line = sorted((h for h in self.holders.values() if h.want), key=lambda h: h.line)
@@ -196,7 +225,10 @@ class Key:
         return granted, bells
 
     def wait_ms(self, rule: Rule, mine: Holder, now_ms: float) -> float:
-        """Return in how many milliseconds a place may be free, if no holder returns one earlier."""
+        """Return after how many milliseconds a place may be free, even if no holder returns one.
+
+        By then, a lease or an offer ends, or a window does.
+        """
         dues = [h.until_ms for h in self.holders.values() if h is not mine and h.held]
         dues += [h.offer_ms for h in self.holders.values() if h is not mine and h.offer_ms > now_ms]
         for text, _, period_ms, midnights in rule.windows:
@@ -220,28 +252,46 @@ def _begin(period_ms: float, midnights: Sequence[float], now_ms: float) -> float
 
 @dataclass
 class Home:
-    """The slot of one limit. `lease_ms` is the longest lease that a holder has had."""
+    """The home of one limit, in its own slot.
+
+    `lease_ms` is the longest lease that a holder has had. `server` is the server at the last call,
+    `confirmed` the server at which the home was durable, and `rebuilt` the last server at which
+    holders reported their places again. `rule` is the newest rule of the limit.
+    """
 
     time: SlotTime | None = None
     server: str = ""
+    confirmed: str = ""
+    rebuilt: str = ""
     quiet_ms: float = 0.0
     lease_ms: float = 0.0
     moved_ms: float = 0.0
+    rule: Rule = NO_RULE
     keys: dict[str, Key] = field(default_factory=dict)
     swept: int = 0
 
     def meet(self, request: HoldRequest, server: str, now_ms: float) -> None:
-        """Grant nothing for one lease if the server is another one than at the last call."""
+        """Grant nothing for one lease if this server may have lost grants of another one."""
         self.lease_ms = max(self.lease_ms, request.lease_ms)
-        before = self.server or request.server
-        if before and before != server:
-            self.quiet_ms = now_ms + self.lease_ms
+        is_lost = bool(request.server) and not self.server
+        is_replaced = bool(self.server) and self.server != server
+        is_late_news = request.server not in ("", server) and self.rebuilt != server
+        if is_lost or is_replaced or is_late_news:
+            self.quiet_ms, self.rebuilt = now_ms + self.lease_ms, server
         self.server = server
+
+    @property
+    def is_new(self) -> bool:
+        """Whether a fail-over may lose the name of this server."""
+        return self.confirmed != self.server
 
     def hold(
         self, request: HoldRequest, server: str, now_ms: float
     ) -> tuple[HoldAnswer, list[Offer]]:
         self.meet(request, server, now_ms)
+        if self.is_new:
+            return HoldAnswer(server, [], max(self.quiet_ms - now_ms, 0.0), is_new=True), []
+        request = replace(request, rule=self.follow(request.rule))
         granted, offers = [], []
         for ask in request.asks:
             key = self.key(ask.key)
@@ -250,6 +300,11 @@ class Home:
             offers += [Offer(bell, request.limit, ask.key) for bell in rung]
         self.sweep(now_ms)
         return HoldAnswer(server, granted, max(self.quiet_ms - now_ms, 0.0)), offers
+
+    def follow(self, rule: Rule) -> Rule:
+        """Return the newest rule: `rule`, unless the home knows a newer one."""
+        self.rule = rule if rule.replaces(self.rule) else self.rule.at(rule)
+        return self.rule
 
     def key(self, name: str) -> Key:
         key = self.keys.setdefault(name, Key(moved_ms=self.moved_ms))
@@ -302,6 +357,10 @@ class MemoryPlaces(Timed):
         for offer in offers:
             self._offer(offer)
         return answer
+
+    async def confirm(self, limit: str, server: str) -> None:
+        home, _ = self._home(limit)
+        home.confirmed = server
 
     async def free(self, process: str, limits: Sequence[str]) -> int:
         count = 0

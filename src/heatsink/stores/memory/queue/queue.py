@@ -17,8 +17,9 @@ from typing import Protocol
 import msgspec
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd
+from heatsink.bulk.controls import NO_CONTROLS, Controls
 from heatsink.bulk.limits import Offer
-from heatsink.bulk.plan import PlaceClosed, spot_of
+from heatsink.bulk.plan import PlaceClosed, PlaceMarks, spot_of
 from heatsink.bulk.store import (
     BACK,
     DONE,
@@ -38,7 +39,6 @@ from heatsink.bulk.store import (
     Part,
     PartCounts,
     PartitionLoad,
-    PlaceMarks,
     Setback,
     Slice,
     Verb,
@@ -61,7 +61,7 @@ class Records(Protocol):
     """Batch records, as a partition sees them."""
 
     def conclude(self, end: PartEnd, now_ms: int) -> bool:
-        """Record the end of a batch of one item. Returns False if more is to be done for it."""
+        """Record the end of a batch of one item. False if more must happen: see `concluded`."""
 
 
 @dataclass
@@ -88,6 +88,7 @@ class QueuePartition:
     outbox: dict[str, PartEnd] = field(default_factory=dict)
     tally: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TALLY, 0))
     suspects_running: int = 0
+    controls: Controls = NO_CONTROLS
     marks: PlaceMarks = NO_MARKS
     since: int = 0
     """The newest version of the plan with which somebody changed the partition here."""
@@ -95,7 +96,7 @@ class QueuePartition:
     """The records of batches of one item; None if there are none at this place."""
 
     def check_open(self, partition: int) -> None:
-        """Raise `PlaceClosed` if this place has given the partition away since the spot's plan."""
+        """Raise `PlaceClosed` if this place has given the partition away after the spot's plan."""
         if self.marks.moved >= spot_of(partition).since:
             raise PlaceClosed(partition, self.marks.moved, self.marks.to)
 
@@ -157,6 +158,16 @@ class QueuePartition:
         share.part = msgspec.structs.replace(share.part, limited=True)
         return True
 
+    def control(self, controls: Controls, now_ms: float) -> None:
+        """Follow these controls, unless the partition follows newer ones."""
+        if not controls.replaces(self.controls):
+            return
+        self.controls, self.rotation.weights = controls, controls.weights
+        for share in list(self.shares.values()):
+            is_held = controls.pauses(share.part.tenant, share.part.action)
+            if share.state == "ready" and share.waiting and bool(share.held) != is_held:
+                self._put(share, now_ms)
+
     def _put(self, share: Share, now_ms: float) -> None:
         """Move a changed part to the list that fits its state.
 
@@ -165,7 +176,7 @@ class QueuePartition:
         """
         self.rotation.remove(share.part)
         self.sleeping.pop(share.part.id, None)
-        share.is_early = False
+        share.is_early, share.held = False, ""
         if share.ends():
             self._end(share, now_ms)
         elif share.state == "ready":
@@ -175,7 +186,10 @@ class QueuePartition:
         due_ms = share.due_ms(now_ms)
         if due_ms is None:
             return
-        if due_ms <= now_ms:
+        part, controls = share.part, self.controls
+        if controls.version and controls.pauses(part.tenant, part.action):
+            share.held = "tenant" if part.tenant in controls.tenants else "action"
+        elif due_ms <= now_ms:
             self.rotation.add(share)
         else:
             self.sleeping[share.part.id] = due_ms
@@ -185,7 +199,8 @@ class QueuePartition:
         share.state = "finished"
         end, records = share.end(), self.records
         if share.is_single and records is not None and records.conclude(end, int(now_ms)):
-            del self.shares[share.part.id]
+            if not share.part.result_bytes:
+                del self.shares[share.part.id]
             self.outbox.pop(share.part.id, None)  # of the lap before a retry
         else:
             self.outbox[share.part.id] = end
@@ -200,14 +215,16 @@ class QueuePartition:
         self._expire(now_ms)
         self._wake(now_ms)
         slices: list[Slice] = []
-        if f"{request.attempt}:0" not in self.leases:  # else this call was delivered twice
+        known = request.controls  # version 0: nobody has changed anything
+        is_lost = bool(known.version) and known.replaces(self.controls)
+        if not is_lost and f"{request.attempt}:0" not in self.leases:  # else delivered twice
             for lane, allowed in request.grants.items():
                 self._serve_lane(request, lane, allowed, slices, now_ms)
             self._serve_tenants(request, slices, now_ms)
         lanes = [LaneDepth(lane, self._lane_waiting(lane)) for lane in self.rotation.lanes]
         dues = [lease.until_ms for lease in self.leases.values()] + list(self.sleeping.values())
         wake_ms = max(int(min(dues) - now_ms), 0) if dues else None
-        return Claimed(True, slices, lanes, self.rotation.has_tenants, wake_ms)
+        return Claimed(True, slices, lanes, self.rotation.has_tenants, wake_ms, not is_lost)
 
     def _take_back(self, attempt: str, now_ms: float) -> None:
         """Put the items of the claim `attempt` back into the queue.
@@ -277,7 +294,7 @@ class QueuePartition:
 
         Returns the number of leased items.
         """
-        found = share.take(most, self.suspects_running, now_ms)
+        found = share.take(min(most, request.each_max or most), self.suspects_running, now_ms)
         if found is None:
             self._put_aside(share, now_ms)
             return 0
@@ -394,7 +411,7 @@ class QueuePartition:
         return not (has_parts or self.outbox or self.leases)
 
     def load(self, now_ms: float) -> PartitionLoad:
-        ready = [s for s in self.shares.values() if s.state == "ready" and not s.is_early]
+        ready = [s for s in self.shares.values() if s.counts_as_waiting]
         stamps = [max(s.stamp, s.part.start_ms) for s in ready if s.waiting]
         oldest_ms = min(stamps, default=0)
         weights = [(share.waiting, self.rotation.cost_us(share.part)) for share in ready]
@@ -475,7 +492,7 @@ class MemoryQueue(Timed):
         return queue
 
     def seen_ms(self, partition: int) -> float:
-        """Return the partition's slot time without storing it, for calls that only read."""
+        """Return the partition's slot time, for calls that only read. They do not store it."""
         return self._time(_slot(partition), self.at(partition).time).own_ms
 
     def now_ms(self, partition: int) -> float:
@@ -515,6 +532,10 @@ class MemoryQueue(Timed):
         """Wake the processes: the partition may have new items."""
         for bell in self.bells:
             bell.ring(partition)
+
+    async def control(self, partition: int, controls: Controls) -> bool:
+        self.at(partition).control(controls, self.now_ms(partition))
+        return False
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed:
         return self.at(partition).claim(request, self.told_ms(partition))

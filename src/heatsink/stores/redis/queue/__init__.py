@@ -64,7 +64,7 @@ def open_queue(
         losses=queue,
         batches=RedisBatches(homes.home, keys),
         limits=RedisLimits(homes.home, keys, time),
-        places=RedisPlaces(homes.home, keys, time, clock, server),
+        places=RedisPlaces(homes.home, keys, barrier, time, clock, server),
         fleet=RedisFleet(homes.home, keys, queue, time),
         bell=bell,
         moves=RedisMoves(queue),

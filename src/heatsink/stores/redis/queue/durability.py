@@ -37,8 +37,8 @@ from typing import Any, Literal, get_args
 from redis import exceptions
 
 from heatsink.bulk.batch import Batch, PartPlace
-from heatsink.bulk.plan import PlaceClosed, QueuePlan, spot_of
-from heatsink.bulk.store import PartCounts, PlaceMarks, ServerHealth
+from heatsink.bulk.plan import PlaceClosed, PlaceMarks, QueuePlan, spot_of
+from heatsink.bulk.store import PartCounts, ServerHealth
 from heatsink.errors import HeatsinkError, InvalidSetting, Misconfigured, NoAccess, Unavailable
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
@@ -53,7 +53,7 @@ from heatsink.stores.redis.connection import (
 
 from .homes import plan_of, record_of
 from .keys import QueueKeys, QueuePlaces
-from .queue import COUNTED, counts_of
+from .queue import COUNTED, counts_of, short_counts_of
 
 Durability = Literal["fsync", "relaxed"]
 Read = tuple[str, tuple[Word, ...]]
@@ -107,14 +107,16 @@ class RedisBarrier:
             mark = f"{self._keys.partition(place.partition)}synced"
             key = self._keys.part(place.partition, place.id)
             connection = self._places.connection(place.partition)
+            reads.append((connection, key, (mark, self._keys.short(place.partition, place.id))))
             reads.append((connection, key, (mark, ("HMGET", key, *COUNTED))))
             meta = f"{self._keys.partition(place.partition)}meta"
             reads.append((connection, meta, (mark, ("HMGET", meta, "moved", "moved_to"))))
         found = await self._read(reads)
-        for place, (moved, to) in zip(places, found[1::2], strict=True):
+        for place, (moved, to) in zip(places, found[2::3], strict=True):
             if moved is not None and int(moved) >= spot_of(place.partition).since:
                 raise PlaceClosed(place.partition, int(moved), (to or b"").decode())
-        return [counts_of(words) for words in found[::2]]
+        pairs = zip(found[::3], found[1::3], strict=True)
+        return [short_counts_of(text) if text else counts_of(words) for text, words in pairs]
 
     async def place(self, partition: int, parts: Sequence[str] = ()) -> PlaceMarks:
         connection, root = self._places.connection(partition), self._keys.partition(partition)
@@ -136,18 +138,26 @@ class RedisBarrier:
     async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
         keys = [self._keys.batch(id) for id in ids]
         home = self._places.home
-        reads = [(home, key, (f"{key}/synced", ("HGET", key, "record"))) for key in keys]
+        reads = [(home, key, (f"{key}/synced", ("GET", key))) for key in keys]
         return [record_of(word) for word in await self._read(reads)]
 
+    async def home(self, key: str, field: str) -> bytes | None:
+        """Return a field of a hash at the queue's home."""
+        reads = [(self._places.home, key, (f"{key}/synced", ("HGET", key, field)))]
+        found: list[bytes | None] = await self._read(reads)
+        return found[0]
+
     async def run(self, partition: int, words: tuple[Word, ...]) -> Any:
-        """Run a command on a partition. Return its reply after its writes are durable."""
+        """Run a command on a partition. Return its reply after its writes are durable.
+
+        The command gets a pipeline of its own: callers with many commands put them into one.
+        """
         root, connection = self._keys.partition(partition), self._places.connection(partition)
-        read = (f"{root}synced", words)
-        (answer,) = await self._read([(connection, f"{root}meta", read)])
-        return answer
+        (node,) = await connection.nodes(f"{root}meta")
+        return await self._server(node).run((f"{root}synced", words))
 
     async def _read(self, reads: Sequence[tuple[Connection, str, Read]]) -> list[Any]:
-        """Run all reads, which may go to several servers. Returns the replies in the same order."""
+        """Run all reads, each on its server. Returns the replies in the order of the reads."""
         by_node: dict[RedisAddress, list[int]] = {}
         for number, (connection, key, _) in enumerate(reads):
             (node,) = await connection.nodes(key)
@@ -198,36 +208,51 @@ class _Server:
         self._syncs_itself: bool | None = None
         self._waiting: list[tuple[list[Read], asyncio.Future[list[Any]]]] = []
         self._pipelines: set[asyncio.Task[None]] = set()
+        self._serving = 0  # pipelines that look at `_waiting` again: a task is done only later
 
     async def read(self, reads: list[Read]) -> list[Any]:
         answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append((reads, answer))
-        if len(self._pipelines) < PIPELINES_MAX:
+        if self._serving < PIPELINES_MAX:
+            self._serving += 1
             task = asyncio.ensure_future(self._serve())
             self._pipelines.add(task)
             task.add_done_callback(self._pipelines.discard)
         return await answer
 
+    async def run(self, read: Read) -> Any:
+        """Run one command at once, without other reads."""
+        (answer,) = await self._confirmed([read])
+        if isinstance(answer, Exception):
+            raise refusal_of(answer, f"Redis at {self._node}", str(read[1][0]))
+        return answer
+
     async def _serve(self) -> None:
-        while self._waiting:
-            taken, self._waiting = self._waiting, []
-            try:
-                found = await self._confirmed([read for reads, _ in taken for read in reads])
-            except Exception as error:  # any error goes to the waiting callers
-                for _, answer in taken:
-                    if not answer.done():
-                        answer.set_exception(error)
+        try:
+            while self._waiting:
+                await self._serve_all()
+        finally:
+            self._serving -= 1
+
+    async def _serve_all(self) -> None:
+        taken, self._waiting = self._waiting, []
+        try:
+            found = await self._confirmed([read for reads, _ in taken for read in reads])
+        except Exception as error:  # any error goes to the waiting callers
+            for _, answer in taken:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for reads, answer in taken:
+            mine, found = found[: len(reads)], found[len(reads) :]
+            errors = [one for one in mine if isinstance(one, Exception)]
+            if answer.done():
                 continue
-            for reads, answer in taken:
-                mine, found = found[: len(reads)], found[len(reads) :]
-                errors = [one for one in mine if isinstance(one, Exception)]
-                if answer.done():
-                    continue
-                if errors:
-                    where, (_, words) = f"Redis at {self._node}", reads[0]
-                    answer.set_exception(refusal_of(errors[0], where, str(words[0])))
-                else:
-                    answer.set_result(mine)
+            if errors:
+                where, (_, words) = f"Redis at {self._node}", reads[0]
+                answer.set_exception(refusal_of(errors[0], where, str(words[0])))
+            else:
+                answer.set_result(mine)
 
     async def _confirmed(self, reads: list[Read]) -> list[Any]:
         if self._asks and self._syncs_itself is None:
@@ -280,9 +305,10 @@ class _Server:
         return found, int(rest[-1]) if wanted else 0
 
     def _check(self, found: Sequence[Any], rest: Sequence[Any] = ()) -> None:
-        """Raise an error that concerns all waiting callers.
+        """Raise if an error makes the whole barrier fail, for all waiting callers.
 
-        If one read is refused, raise nothing here.
+        `found` are the replies to the reads, `rest` those to the barrier's own commands. A read
+        that Redis refused fails alone, later.
         """
         troubles = [one for one in found if isinstance(one, Exception) and not is_final(one)]
         troubles += [one for one in rest if isinstance(one, Exception)]
@@ -295,9 +321,10 @@ class _Server:
         self._connected = int(about["connected_slaves"])
 
     async def _outwait(self, about: Mapping[str, Any]) -> None:
-        """Wait for the end of an fsync that started after INFO had returned the reply `about`.
+        """Wait until an fsync has ended that began after the barrier: then all its data is on disk.
 
-        Raises `Unavailable` if the server restarted or the fsync takes too long.
+        `about` is the server's reply to INFO at the end of the barrier. Raises `Unavailable` if the
+        server restarted or the fsync takes too long.
         """
         began = about
         await self._clock.sleep(EVERYSEC_S)

@@ -16,11 +16,13 @@ from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, Rate
 from heatsink.bulk.limits import Offer
 from heatsink.bulk.plan import QueuePlan
-from heatsink.bulk.store import ANNOUNCED_MS, LATE_MS, Grants
+from heatsink.bulk.store import ANNOUNCED_MS, LATE_MS, Grants, Roll
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.nudge import Nudge
 from heatsink.stores.redis.address import RedisAddress
 from heatsink.stores.redis.connection import Connection, Word, open_driver
+from heatsink.stores.redis.prompt import PromptRedis
 
 from .keys import QueueKeys
 from .queue import RedisQueue
@@ -88,7 +90,7 @@ class RedisBatches:
         return found
 
     async def get(self, id: str) -> Batch | None:
-        return record_of(await self._connection.run("HGET", self._keys.batch(id), "record"))
+        return record_of(await self._connection.run("GET", self._keys.batch(id)))
 
     async def list(self, limit: int, tenant: str = "") -> builtins.list[Batch]:
         found: builtins.list[Batch] = []
@@ -120,8 +122,13 @@ class RedisBatches:
         await self._connection.run("PEXPIRE", self._keys.batch(id), after_ms)
 
 
-def record_of(word: bytes | None) -> Batch | None:
-    return _BATCH.decode(word) if word else None
+def text_of(batch: Batch) -> bytes:
+    """Return how Redis keeps a batch's record: version, tag and the packed record."""
+    return b"%d %s %s" % (batch.version, batch.tag.encode(), _packed(batch))
+
+
+def record_of(text: bytes | None) -> Batch | None:
+    return _BATCH.decode(text.split(b" ", 2)[2]) if text else None
 
 
 def plan_of(word: bytes | None) -> QueuePlan | None:
@@ -135,9 +142,7 @@ class RedisLimits:
         self._connection = connection
         self._keys = keys
         self._time = time
-        self._scripts = {
-            name: Script(f"homes/limit_{name}", "clock", "limit") for name in _OPERATIONS
-        }
+        self._scripts = {name: Script(f"homes/limit_{name}", "clock limit") for name in _OPERATIONS}
 
     async def _run(self, operation: str, lane: str, *words: Word) -> Any:
         key = self._keys.limit(lane)
@@ -188,11 +193,11 @@ class RedisFleet:
         self._offer = Script("homes/fleet_offer", "clock")
         self._plan = Script("homes/fleet_plan")
 
-    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
-        await self._offers(0, ttl_ms, actions)
+    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> Roll:
+        offered = await self._offers(0, ttl_ms, actions)
         told, members = await self._timed(self._join, "members", "offers", consumer, ttl_ms)
         self._time.heard(self._time_key, told)
-        return sorted(member.decode() for member in members)
+        return Roll(sorted(member.decode() for member in members), offered)
 
     async def leave(self, consumer: str) -> None:
         await self._connection.run("ZREM", self._keys.fleet("members"), consumer)
@@ -221,8 +226,8 @@ class RedisFleet:
         self._queue.heard(partition, told)
         return bool(owned)
 
-    async def disown(self, partition: int, consumer: str) -> None:
-        await self._queue.run("disown", partition, consumer, together=True)
+    async def disown(self, partition: int, consumer: str, mark: str = "") -> None:
+        await self._queue.run("disown", partition, consumer, mark, together=True)
 
     async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
         if keep:
@@ -265,7 +270,7 @@ class RedisBell:
         self._rng = rng
         self._rung: set[int] = set()
         self._offers: list[Offer] = []
-        self._ring = asyncio.Event()
+        self._ring = Nudge()
         self._ears: dict[RedisAddress, asyncio.Task[None]] = {}
 
     async def wait(self, timeout_s: float) -> set[int]:
@@ -273,19 +278,9 @@ class RedisBell:
             if address not in self._ears:
                 self._ears[address] = asyncio.ensure_future(self._listen(address))
         if not self._rung and not self._offers:
-            await self._pause(timeout_s)
+            await self._ring.wait(timeout_s)
         rung, self._rung = self._rung, set()
-        self._ring.clear()
         return rung
-
-    async def _pause(self, timeout_s: float) -> None:
-        ring = asyncio.ensure_future(self._ring.wait())
-        pause = asyncio.ensure_future(self._clock.sleep(timeout_s))
-        try:
-            await asyncio.wait({ring, pause}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ring.cancel()
-            pause.cancel()
 
     async def _listen(self, address: RedisAddress) -> None:
         while True:
@@ -301,14 +296,21 @@ class RedisBell:
         if address.kind == "cluster":
             address = address.node(*self._rng.choice(address.hosts))
         driver: Any = open_driver(address)
-        pubsub = driver.pubsub()
+        try:
+            if isinstance(driver, PromptRedis):
+                await driver.listen(self._channel, self._heard, LISTEN_S)
+            else:
+                await self._hear_slowly(driver.pubsub())
+        finally:
+            await driver.aclose()
+
+    async def _hear_slowly(self, pubsub: Any) -> None:
         try:
             await pubsub.subscribe(self._channel)
             while await self._hears(pubsub):
                 pass
         finally:
             await pubsub.aclose()
-            await driver.aclose()
 
     async def _hears(self, pubsub: Any) -> bool:
         """Receive a message. If none comes within 5 s, ping the server.
@@ -320,13 +322,15 @@ class RedisBell:
             await pubsub.ping()
             message = await pubsub.get_message(timeout=LISTEN_S)
         if message is not None and message["type"] == "message":
-            data = message["data"]
-            if data.startswith(OFFER):
-                self._offers.append(_OFFER.decode(data))
-            else:
-                self._rung.add(int(data))
-            self._ring.set()
+            self._heard(message["data"])
         return message is not None
+
+    def _heard(self, data: bytes) -> None:
+        if data.startswith(OFFER):
+            self._offers.append(_OFFER.decode(data))
+        else:
+            self._rung.add(int(data))
+        self._ring()
 
     def offers(self) -> list[Offer]:
         offers, self._offers = self._offers, []

@@ -15,6 +15,7 @@ scripts/shared/numbers.lua lists the keys of a partition.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 from random import Random
 
@@ -29,6 +30,7 @@ from heatsink.stores.redis.connection import Connection
 
 STAGE = "default"
 HOMES = 256
+REMEMBERED = 4096  # hashes of tenants and lanes
 _STAGE = re.compile(r"[A-Za-z0-9_.:-]{1,48}")
 TIMEOUT_S = 2.0
 
@@ -41,8 +43,19 @@ def handle(kind: str, text: str) -> str:
     return blake2b(text.encode(), digest_size=12, person=kind.encode()).hexdigest()
 
 
+@lru_cache(REMEMBERED)
+def handle_of_few(kind: str, text: str) -> str:
+    """Return `handle(kind, text)` for a text that is often used again."""
+    return handle(kind, text)
+
+
 def _home(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=2).digest(), "big") % HOMES
+
+
+@lru_cache(REMEMBERED)
+def _limit(stage: str, lane: str) -> str:
+    return f"/{stage}/limits/{{limit_{_home(lane)}}}/{handle('lane', lane)}"
 
 
 class QueueKeys(msgspec.Struct, frozen=True):
@@ -70,13 +83,21 @@ class QueueKeys(msgspec.Struct, frozen=True):
         """
         return f"{self.partition(partition)}part/{handle('part', id)}"
 
+    def short(self, partition: int, id: str) -> tuple[str, str, str]:
+        """Return the command that reads a part's short form: see `scripts/shared/state.lua`.
+
+        A part in short form may become an ordinary hash, but not the reverse. So read the short
+        form first, and then the hash.
+        """
+        return "HGET", f"{self.partition(partition)}singles", handle("part", id)
+
     @property
     def bell(self) -> str:
         """The name of the channel that carries the numbers of partitions with new items."""
         return f"/{self.stage}/queue/bell"
 
     def batch(self, id: str) -> str:
-        """Return the name of the hash with the `version`, `tag` and `record` of a batch."""
+        """Return the name of the string with the record of a batch."""
         return f"/{self.stage}/batches/{{batch_{_home(id)}}}/{handle('batch', id)}"
 
     def newest(self, tenant: str = "") -> str:
@@ -84,15 +105,18 @@ class QueueKeys(msgspec.Struct, frozen=True):
 
         Without `tenant`, the set has the batches of all tenants.
         """
-        whose = f"tenant/{handle('tenant', tenant)}" if tenant else "all"
+        whose = f"tenant/{handle_of_few('tenant', tenant)}" if tenant else "all"
         return f"/{self.stage}/batches/{{index}}/{whose}"
 
     def limit(self, lane: str) -> str:
         """Return the name of the hash with a lane's declared rate and probed rate."""
-        return f"/{self.stage}/limits/{{limit_{_home(lane)}}}/{handle('lane', lane)}"
+        return _limit(self.stage, lane)
 
     def places(self, limit: str) -> str:
-        """Return the name of the hash of a limit on running items, from which its keys begin."""
+        """Return the name of the hash of a `Limit`.
+
+        The names of the limit's other keys begin with it.
+        """
         return f"/{self.stage}/limits/{{limit_{_home(limit)}}}/places/{handle('limit', limit)}"
 
     def fleet(self, name: str) -> str:

@@ -12,6 +12,7 @@ from heatsink.bulk.store import ANNOUNCED_MS
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.stores.redis.connection import Connection, Word
 
+from .durability import RedisBarrier
 from .keys import QueueKeys, handle
 from .scripts import Script, SlotClock
 
@@ -34,17 +35,19 @@ class RedisPlaces:
         self,
         connection: Connection,
         keys: QueueKeys,
+        barrier: RedisBarrier,
         time: SlotClock,
         clock: Clock,
         server: Callable[[], str] = own_name,
     ) -> None:
         self._connection = connection
         self._keys = keys
+        self._barrier = barrier
         self._time = time
         self._clock = clock
         self._server = server
         self._scripts = {
-            name: Script(f"homes/place_{name}", "clock", "places") for name in _OPERATIONS
+            name: Script(f"homes/place_{name}", "clock places") for name in _OPERATIONS
         }
         self._declare = Script("homes/place_declare")
 
@@ -59,7 +62,7 @@ class RedisPlaces:
             (handle("key", a.key), a.key, a.running, a.fresh, a.started, a.want)
             for a in request.asks
         ]
-        server, quiet_ms, told, *words = await self._run(
+        server, quiet_ms, told, is_new, *words = await self._run(
             "hold",
             request.limit,
             *(
@@ -73,13 +76,19 @@ class RedisPlaces:
             *(request.bell, request.server),
             _packed((-1 if rule.running is None else rule.running, rule.windows)),
             _packed(asks),
+            *(rule.incarnation, rule.version),
         )
         self._time.heard(self._keys.places(request.limit), told)
         granted = [
             Granted(ask.key, words[at], bool(words[at + 1]), float(words[at + 2]))
-            for ask, at in zip(request.asks, range(0, len(words), _WORDS), strict=True)
+            for ask, at in zip(request.asks, range(0, len(words), _WORDS), strict=not is_new)
         ]
-        return HoldAnswer(server.decode(), granted, float(quiet_ms))
+        return HoldAnswer(server.decode(), granted, float(quiet_ms), bool(is_new))
+
+    async def confirm(self, limit: str, server: str) -> None:
+        key = self._keys.places(limit)
+        if await self._barrier.home(key, "server") == server.encode():
+            await self._connection.run("HSET", key, "confirmed", server)
 
     async def free(self, process: str, limits: Sequence[str]) -> int:
         return sum(

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd
-from heatsink.bulk.plan import PlaceClosed, spot_of
+from heatsink.bulk.controls import CONTROL_PAGE, Controls
+from heatsink.bulk.plan import PlaceClosed, Remains, spot_of
 from heatsink.bulk.store import (
     RESULTS_PAGE_BYTES,
     Chores,
@@ -27,35 +28,40 @@ from heatsink.bulk.store import (
     PartCounts,
     PartitionLoad,
     PartState,
-    Remains,
     Slice,
     Verb,
 )
 from heatsink.stores.redis.connection import Refused, Word
 
-from .keys import QueueKeys, QueuePlaces, handle
+from .keys import QueueKeys, QueuePlaces, handle, handle_of_few
 from .scripts import Script, SlotClock
 
-_SHARED = ("clock", "numbers", "state", "rotation", "items", "load")
-_SHARED_BY_OWNERS = ("clock", "numbers")  # they run often: loading the rest would cost more
+_SHARED = ("clock numbers", "state rotation", "items")
+_SHARED_BY_OWNERS = ("clock numbers",)  # they run often: loading the rest would cost more
+_SHARED_BY_ACCEPT = ("clock numbers", "state rotation")
+_SHARED_BY_LOADS = ("clock numbers", "state rotation", "items load")
 _OPERATIONS = (
     *(
-        "stage",
         "steer",
+        "control",
         "claim",
         "settle",
         "chores",
-        "load",
         "part",
         "failures",
         "results",
         "gaps",
         "live_parts",
     ),
-    *("record_of", "accept"),
+    "record_of",
     *("close_place", "learned", "prepare", "take_over", "finished", "copy_out", "copy_in"),
 )
 _OWNERSHIP = ("own", "disown")
+_OTHERS = (
+    (_OWNERSHIP, _SHARED_BY_OWNERS),
+    (("stage", "load"), _SHARED_BY_LOADS),
+    (("accept",), _SHARED_BY_ACCEPT),
+)
 _SLICE_WORDS = 5
 _RESULT_BYTES = 12  # in the fields of a part: see `_info`. Parts of older versions lack it
 CLOSED = "PLACE"  # the first word of the reply of a place that gave the partition away
@@ -77,6 +83,7 @@ PART_SUFFIXES = (  # of a part's keys besides its own hash
 _GAUGES = ("waiting", "in_flight")
 _TOTALS = (*("claimed", "done", "failed", "retried", "fenced", "expired", "workers", "used_us"),)
 _SIGNS_OF_WORK = ("live", "tenants", "lanes", "expiry", "outbox", "staged")
+DIGEST = 12  # digits, in the short form of a part
 COUNTED = ("state", "packed", "at", "numbers", *NUMBERS)
 
 
@@ -89,14 +96,16 @@ class RedisQueue:
         self._keep_ms = keep_ms
         self._time = time
         self._scripts = {name: Script(f"partition/{name}", *_SHARED) for name in _OPERATIONS}
-        self._scripts |= {
-            name: Script(f"partition/{name}", *_SHARED_BY_OWNERS) for name in _OWNERSHIP
-        }
+        for names, levels in _OTHERS:
+            self._scripts |= {name: Script(f"partition/{name}", *levels) for name in names}
 
     async def run(
         self, operation: str, partition: int, *words: Word, together: bool = False
     ) -> Any:
-        """Run the script `operation`. With `together`, do so in a pipeline with other calls."""
+        """Run the script `operation` on a partition, with the arguments `words`.
+
+        With `together`, the call shares a pipeline with other calls.
+        """
         connection, key = self._places.connection(partition), self._keys.partition(partition)
         now = f"{self._time.words(self._slot(partition))} {spot_of(partition).since}"
         try:
@@ -110,7 +119,10 @@ class RedisQueue:
     def command(
         self, operation: str, partition: int, *words: Word, whole: bool = False
     ) -> tuple[Word, ...]:
-        """Return the command that runs the script `operation`; with `whole`, with its text."""
+        """Return the command that runs the script `operation` on a partition.
+
+        With `whole` it contains the script's text, for a server that does not have the script.
+        """
         key = self._keys.partition(partition)
         now = f"{self._time.words(self._slot(partition))} {spot_of(partition).since}"
         others = [f"{key}meta"]
@@ -148,12 +160,23 @@ class RedisQueue:
         words = (_handle(part), verb, lap, since, self._keys.bell, partition, kept)
         return bool(await self.run("steer", partition, *words))
 
+    async def control(self, partition: int, controls: Controls) -> bool:
+        words: list[Word] = [controls.incarnation, controls.version, CONTROL_PAGE]
+        for tenant, weight in controls.weights.items():
+            words += (f"w{_purse(tenant)}", repr(weight))
+        for tenant in sorted(controls.tenants):
+            words += (f"t{_purse(tenant)}", 1)
+        for action in sorted(controls.actions):
+            words += (f"a{action}", 1)
+        return bool(await self.run("control", partition, *words))
+
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed:
         grants = _packed([(_lane(lane), allowed) for lane, allowed in request.grants.items()])
         unanswered = _packed(request.unanswered)
         words = (
             *(request.owner, request.attempt, request.want, request.lease_ms),
-            *(grants, unanswered),
+            *(grants, unanswered, request.controls.incarnation, request.controls.version),
+            request.each_max,
         )
         owned, told, *rest = await self.run("claim", partition, *words)
         self.heard(partition, told)
@@ -179,9 +202,9 @@ class RedisQueue:
         )
 
     async def load(self, partition: int) -> PartitionLoad:
-        """Read the gauges, in a pipeline with those of other partitions.
+        """Read the partition's load, in a pipeline with the loads of other partitions.
 
-        Only a partition with items needs the script.
+        Only if items wait or run there, or if the partition has moved, run the script.
         """
         key = f"{self._keys.partition(partition)}meta"
         connection = self._places.connection(partition)
@@ -198,7 +221,10 @@ class RedisQueue:
 
     async def part(self, partition: int, part: str) -> PartCounts | None:
         found = await self.run("part", partition, _handle(part))
-        return PartCounts(found[0].decode(), *found[1:]) if found else None
+        if not found:
+            return None
+        state, *numbers, held = found
+        return PartCounts(*(state.decode(), *numbers, held.decode()))
 
     async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
         found = await self.run("failures", partition, _handle(part), after, limit)
@@ -308,6 +334,12 @@ def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:
     )
 
 
+def short_counts_of(text: bytes) -> PartCounts:
+    """Return the counts of a part in short form: its only item waits or runs."""
+    running, digest = int(text[:1]), int(text[1 : DIGEST + 1], 16)
+    return PartCounts("ready", 1, 0, 0, 0, running, 0, 0, 0, digest, 1, 0)
+
+
 def _handle(part: str) -> str:
     return handle("part", part)
 
@@ -317,8 +349,12 @@ def part_words(part: Part) -> tuple[str, bytes]:
     return _handle(part.id), _packed(_info(part))
 
 
+def _purse(tenant: str) -> str:
+    return handle_of_few("tenant", tenant)
+
+
 def _lane(lane: str) -> str:
-    return handle("lane", lane)
+    return handle_of_few("lane", lane)
 
 
 def _info(part: Part) -> tuple[Any, ...]:
@@ -327,8 +363,7 @@ def _info(part: Part) -> tuple[Any, ...]:
     A hash of the tenant and a hash of the lane come before the fields that newer versions added.
     """
     fields = msgspec.structs.astuple(part)
-    purse = handle("tenant", part.tenant)
-    return *fields[:9], purse, _lane(part.lane), *fields[9:]
+    return *fields[:9], _purse(part.tenant), _lane(part.lane), *fields[9:]
 
 
 def _outcome(outcome: Outcome) -> tuple[Any, ...]:
@@ -344,7 +379,7 @@ def _load(answer: Sequence[Any]) -> PartitionLoad:
 
 
 def _claimed(answer: Sequence[Any], attempt: str) -> Claimed:
-    more, wake_ms, lanes, infos, bodies, slices = answer
+    more, wake_ms, lanes, infos, bodies, slices, controlled = answer
     depths = zip(lanes[::2], lanes[1::2], strict=True)
     parts = [_INFO.decode(info) for info in infos]
     return Claimed(
@@ -353,6 +388,7 @@ def _claimed(answer: Sequence[Any], attempt: str) -> Claimed:
         [LaneDepth(lane.decode(), int(waiting)) for lane, waiting in depths],
         bool(more),
         None if wake_ms < 0 else wake_ms,
+        bool(controlled),
     )
 
 

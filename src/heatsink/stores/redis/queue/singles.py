@@ -12,18 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from heatsink.bulk.plan import spot_of
 from heatsink.bulk.store import Single
 from heatsink.stores.redis.connection import Refused, Word
 
 from .durability import RedisBarrier
-from .homes import INDEX_KEEP_S, INDEX_MAX
+from .homes import INDEX_KEEP_S, INDEX_MAX, text_of
 from .keys import QueueKeys, QueuePlaces
 from .queue import RedisQueue, part_words
-
-_packed = msgspec.msgpack.Encoder().encode
 
 
 class RedisSingles:
@@ -41,7 +37,7 @@ class RedisSingles:
         if spot_of(partition).url or not self._has_all_slots:
             return [False] * len(singles)
         keys = self._keys
-        words: list[Word] = [keys.bell, partition, keys.newest(), INDEX_MAX, INDEX_KEEP_S]
+        words: list[Word] = [keys.bell, int(partition), keys.newest(), INDEX_MAX, INDEX_KEEP_S]
         for single in singles:
             words += self._words(single)
         for whole in (False, True):
@@ -56,10 +52,12 @@ class RedisSingles:
 
     def _words(self, single: Single) -> tuple[Word, ...]:
         record, part, keys = single.record, single.part, self._keys
+        rate = record.rate
         return (
             *part_words(part),
             single.chunk.body,
-            record.parts[0].digest,
-            *(keys.batch(record.id), record.version, record.tag, _packed(record)),
-            *(keys.limit(part.lane), keys.newest(record.tenant)),
+            f"{record.parts[0].digest:012x}",
+            *(keys.batch(record.id), text_of(record)),
+            *(keys.limit(record.lane), keys.newest(record.tenant)),
+            *((rate.count, rate.period_s) if rate else ("", "")),
         )

@@ -4,6 +4,7 @@ import { open, part, send } from "/static/api.js";
 import { heatmap } from "/static/charts.js";
 import { bar, button, card, chart, figures, fillBar, h, sureButton, table, wide, write } from "/static/elements.js";
 import { batches, latest, rateOf, series } from "/static/history.js";
+import { makeControls } from "/static/pages/controls.js";
 import { makeSchedules } from "/static/pages/schedules.js";
 import { count as countWords, moment, NONE, number, seconds } from "/static/words.js";
 
@@ -30,6 +31,8 @@ const LEAD = "A batch is many items for one action. The queue spreads batches ov
 
 const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
 const settled = (one) => one.done + one.failed;
+const isHeld = (one) => one.state === "paused" || one.reason.endsWith(" is paused"); // itself, its tenant or its action
+const heldBack = () => sum(latest.batches ? batches().filter(isHeld) : [], (one) => one.waiting);
 const waits = (one) => one.runnable + one.limited + one.delayed;
 const isBad = (field) => (one) => one[field] > 0;
 const count = (name, of = (one) => one[name]) => ({ name, number: true, text: (one) => number(of(one)) });
@@ -189,7 +192,7 @@ export function makeBulk(app) {
   const total = (of) => number(lines() && sum(lines(), of));
   const now = figures({
     "items a second": () => [number(rateOf("partitions", "done")), "finished"],
-    "waiting": () => [total(waits), "items"],
+    "waiting": () => [total(waits), heldBack() ? `items, and ${number(heldBack())} that are paused` : "items"],
     "running": () => [total((one) => one.in_flight), "items"],
     "workers": () => [total((one) => one.workers), "slots that run one item at a time"],
     "longest wait": () => [seconds(Math.max(0, ...(lines() ?? []).map((one) => one.oldest_s)) || null), "of an item that could run"],
@@ -200,7 +203,7 @@ export function makeBulk(app) {
     (one) => one.waiting, "waiting");
   const workers = lookChart("Workers in each partition", "Workers in each partition over time",
     (one) => one.workers, "workers");
-  const [parts, tenants, schedules] = [makePartitions(), makeTenants(), makeSchedules(app)];
+  const [parts, tenants, schedules, controls] = [makePartitions(), makeTenants(), makeSchedules(app), makeControls(app)];
   const none = wide("No queue", h("p", { class: "empty" }, ...NO_QUEUE));
   const some = [
     wide("The queue now", now.element),
@@ -208,6 +211,8 @@ export function makeBulk(app) {
     workers.element,
     wide("Batches", list.element),
     wide("Schedules", schedules.element),
+    wide("Paused or changed", controls.changes),
+    wide("Limits on running items", controls.limits),
     wide("Tenants of these batches", tenants.element),
     wide("Partitions", parts.element),
   ];
@@ -222,6 +227,7 @@ export function makeBulk(app) {
     list.update(all);
     tenants.update(all);
     schedules.update();
+    controls.update();
     parts.update(lines());
     depth.update();
     workers.update();

@@ -5,14 +5,55 @@ import { button, h, sureButton, table, write } from "/static/elements.js";
 import { moment, NONE } from "/static/words.js";
 
 const LOOK_MS = 3_000;
+const TEXTS = /"(?:[^"\\]|\\.)*"/g;
+const LONG = /\d{16}/; // JavaScript rounds such numbers
 const when = (one) => (one.every_s ? `every ${one.every_s} s` : `${one.cron} ${one.zone}`);
 const input = (options = {}) => h("input", { autocomplete: "off", ...options });
+const choice = (...values) => h("select", {}, ...values.map((each) => h("option", { value: each }, each)));
+
+function checkNumbers(text) {
+  if (LONG.test(text.replace(TEXTS, ""))) {
+    throw new Error("the items have numbers that a browser would round: use heatsink schedules set");
+  }
+  return text;
+}
+
+// The fields of the form, each with its label and its input. An empty field is left out of the order.
+const makeFields = () => ({
+  action: ["Action", input({ required: true, maxlength: 100 })],
+  every: ["Every (seconds)", input({ type: "number", min: 1, step: 1 })],
+  cron: ["Cron", input({ placeholder: "0 9 * * MON-FRI" })],
+  zone: ["Time zone", input({ placeholder: "UTC" })],
+  items: ["Items (a JSON array)", h("textarea", { rows: 1, spellcheck: "false", placeholder: '[{"days": 30}]' })],
+  items_from: ["Items from an action", input({ maxlength: 100 })],
+  missed: ["Missed times", choice("skip", "once")],
+  tenant: ["Tenant", input({ maxlength: 256, placeholder: "default" })],
+  priority: ["Priority", input({ type: "number", min: -1000, max: 1000, step: 1, placeholder: "0" })],
+  rate: ["Rate", input({ placeholder: "500/s" })],
+});
+
+// What the fields show for a schedule. It is the opposite of `orderOf`.
+const shownOf = (one) => ({
+  ...one,
+  every: one.every_s || "",
+  zone: one.cron ? one.zone : "",
+  items: one.item_values === null ? "" : checkNumbers(JSON.stringify(one.item_values)),
+});
+
+function orderOf(fields) {
+  const filled = Object.entries(fields).map(([key, [, field]]) => [key, field.value.trim()]).filter(([, value]) => value);
+  const order = { ...Object.fromEntries(filled), by: "the dashboard", reason: "set in the dashboard" };
+  for (const key of ["every", "priority"]) if (key in order) order[key] = Number(order[key]);
+  if ("items" in order) order.items = JSON.parse(checkNumbers(order.items));
+  return order;
+}
 
 export function makeSchedules(app) {
-  const state = { asked_ms: 0, schedules: undefined };
+  const state = { asked_ms: 0, schedules: undefined, loaded: "" };
   const path = (name, verb = "") => `/v1/schedules/${part(name)}${verb}`;
   const steer = (name, verb, said) => () => app.attempt(() => send("POST", path(name, verb)).then(look), said);
   const remove = (name) => () => app.attempt(() => send("DELETE", path(name)).then(look), `${name} is removed. Its batches stay.`);
+  const edit = (name) => () => app.attempt(() => get(path(name)).then(load), `The form shows ${name}. Change it, then press Set.`);
   const rows = table([
     { name: "schedule", text: (one) => one.name, tight: true },
     { name: "action", text: (one) => one.action, tight: true },
@@ -26,6 +67,7 @@ export function makeSchedules(app) {
     return h("div", { class: "buttons" },
       button("Pause", steer(name, "/pause", `${name} is paused.`)),
       button("Resume", steer(name, "/resume", `${name} goes on from now on.`)),
+      button("Edit", edit(name)),
       sureButton("Remove", "Really remove?", remove(name)));
   }
 
@@ -36,34 +78,54 @@ export function makeSchedules(app) {
   }
 
   const name = input({ required: true, maxlength: 100 });
-  const action = input({ required: true, maxlength: 100 });
-  const cron = input({ required: true, placeholder: "0 9 * * MON-FRI" });
-  const zone = input({ placeholder: "UTC" });
+  const fields = makeFields();
+
+  function load(one) {
+    const shown = shownOf(one);
+    for (const [key, [, field]] of Object.entries(fields)) field.value = shown[key] ?? "";
+    name.value = one.name;
+    state.loaded = one.name;
+    details.open = true;
+    fields.action[1].focus();
+  }
+
+  // A schedule is replaced as a whole. So nobody replaces one whose values the form has not shown.
+  async function put(wanted) {
+    if (state.loaded !== wanted) {
+      await look();
+      if (state.schedules.some((one) => one.name === wanted)) {
+        load(await get(path(wanted)));
+        throw new Error(`there is a schedule ${wanted}. The form shows it now: change it, then press Set again`);
+      }
+    }
+    await send("PUT", path(wanted), orderOf(fields));
+    state.loaded = wanted;
+    await look();
+  }
+
   const set = (event) => {
     event.preventDefault();
-    const body = { action: action.value.trim(), cron: cron.value.trim(), by: "the dashboard", reason: "set in the dashboard" };
-    if (zone.value.trim()) body.zone = zone.value.trim();
-    app.attempt(() => send("PUT", path(name.value.trim()), body).then(look), `${name.value} is set.`);
+    const wanted = name.value.trim();
+    app.attempt(() => put(wanted), `${wanted} is set.`);
   };
   const form = h("form", { class: "line", onsubmit: set },
-    h("label", {}, "Schedule", name), h("label", {}, "Action", action), h("label", {}, "Cron", cron),
-    h("label", {}, "Time zone", zone), h("div", { class: "buttons" }, h("button", { type: "submit" }, "Set")));
+    h("label", {}, "Schedule", name),
+    ...Object.values(fields).map(([label, field]) => h("label", {}, label, field)),
+    h("div", { class: "buttons" }, h("button", { type: "submit" }, "Set")));
   const summary = h("summary");
   write(summary, "Set a schedule");
+  const hint = h("p", { class: "hint" }, "A schedule needs either a number of seconds or a cron text.");
+  const details = h("details", {}, summary, hint, form);
 
   async function look() {
     state.asked_ms = Date.now();
-    try {
-      state.schedules = (await get("/v1/schedules")).schedules;
-      rows.update(state.schedules);
-    } catch (error) {
-      app.say(error.message, true);
-    }
+    state.schedules = (await get("/v1/schedules")).schedules;
+    rows.update(state.schedules);
   }
 
   const update = () => {
-    if (Date.now() - state.asked_ms > LOOK_MS) look();
+    if (Date.now() - state.asked_ms > LOOK_MS) look().catch((error) => app.say(error.message, true));
     rows.update(state.schedules);
   };
-  return { element: h("div", {}, rows.element, h("details", {}, summary, form)), update };
+  return { element: h("div", {}, rows.element, details), update };
 }

@@ -6,6 +6,7 @@ import { moment } from "/static/words.js";
 
 const LEAD = "Settings that all processes of this deployment follow. A change is in force everywhere within a second.";
 const LOOK_MS = 3_000;
+const PHONE = 640; // pixels, as in parts.css: there the list is long, so it is folded
 const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 function origin(one) {
@@ -39,8 +40,9 @@ export function makeSettings(app) {
   ];
   const changed = table(columns, (one) => one.name, "Every setting is at its default.");
   const others = table(columns.slice(0, 3), (one) => one.name, "");
+  const folded = h("details", { open: innerWidth > PHONE }, h("summary", {}, "All other settings, with what they do"), others.element);
   const element = h("div", { class: "cards" }, wide("Change ", form),
-    wide("Not at their default ", changed.element), wide("At their default ", others.element));
+    wide("Not at their default ", changed.element), wide("At their default ", folded));
 
   async function look() {
     state.asked_ms = Date.now();

@@ -28,7 +28,10 @@ class Condition(Protocol):
     def holds(self, item: Item, scope: Scope) -> bool: ...
 
     def check(self, scope: Scope, field: str) -> None:
-        """Raise `ValidationFailed` if the operator never accepts the type of a placeholder."""
+        """Raise `ValidationFailed` if an operator never accepts the type of a placeholder's value.
+
+        `field` names the expression in the message.
+        """
 
 
 class Compare(msgspec.Struct, frozen=True):

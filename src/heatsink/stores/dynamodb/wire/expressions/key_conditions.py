@@ -66,7 +66,10 @@ EVERYTHING = Bounds()
 
 
 class KeyTest(msgspec.Struct, frozen=True):
-    """A test of one key attribute, with an operator of the legacy conditions."""
+    """A test of one key attribute: an operator, as legacy conditions name it, and its values.
+
+    `begins_with(s, :p)` becomes `KeyTest("BEGINS_WITH", [value of :p])`.
+    """
 
     operator: str
     values: list[Value]
@@ -77,7 +80,7 @@ class KeyTest(msgspec.Struct, frozen=True):
 
 
 def tests_of(text: str, names: Names | None, values: Values | None) -> dict[str, KeyTest]:
-    """Return the tests of a valid KeyConditionExpression by attribute."""
+    """Parse a KeyConditionExpression. Return the test of each key attribute, by attribute name."""
     plan = _plan(text, None if names is None else (*names.items(),))
     given = values or {}
     return {
@@ -89,7 +92,10 @@ def tests_of(text: str, names: Names | None, values: Values | None) -> dict[str,
 def _plan(
     text: str, names: tuple[tuple[str, str], ...] | None
 ) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Return for each key attribute its name, the operator and the placeholders of its values."""
+    """Parse a KeyConditionExpression without the values of its placeholders.
+
+    Returns (attribute, operator, placeholders) of each test: `p = :p` gives `("p", "EQ", (":p",))`.
+    """
     scope = Scope(dict(names or ()))
     plan: dict[str, tuple[str, str, tuple[str, ...]]] = {}
     for condition in _conjuncts(parse_condition(text, KEYS).root):
@@ -103,7 +109,7 @@ def _plan(
 
 
 def legacy_tests(conditions: Mapping[str, LegacyCondition]) -> dict[str, KeyTest]:
-    """Return the tests of the legacy parameter KeyConditions by attribute."""
+    """Translate the legacy parameter KeyConditions. Return the test of each attribute, by name."""
     tests = {}
     for name, one in conditions.items():
         given = one.attribute_value_list or []
@@ -190,8 +196,10 @@ def key_range(
 ) -> tuple[Part, Bounds]:
     """Return the partition key and the range of sort keys that a query reads.
 
-    `start` is the key after which the query continues. As on DynamoDB, each attribute of `start` is
-    checked just before the test of the same attribute.
+    `tests` are the query's tests by attribute, and `schema` is the key of the table or index.
+    `start` is the ExclusiveStartKey: the query continues after it. To report the same mistake as
+    DynamoDB, the function goes through the key's attributes in order. For each it checks the value
+    in `start` first, then the test.
     """
     hash_parts, sort_parts = schema.hash_parts, schema.sort_parts
     if len(tests) > max(len(hash_parts) + len(sort_parts), 2):
@@ -212,7 +220,7 @@ def key_range(
 
 
 def check_start(start: Item | None, schema: KeySchema, part: KeyPart) -> None:
-    """Raise if the starting key of a page lacks a key attribute, or if its value is wrong."""
+    """Raise if the ExclusiveStartKey `start` lacks a key attribute, or has a wrong value for it."""
     if start is not None:
         if part.name not in start:
             raise ValidationFailed(STARTING_KEY)
@@ -222,10 +230,10 @@ def check_start(start: Item | None, schema: KeySchema, part: KeyPart) -> None:
 def _range_of(
     tests: dict[str, KeyTest], count: int, schema: KeySchema, start: Item | None
 ) -> Bounds:
-    """Return the range that the `count` tests of sort keys select.
+    """Return the range of sort keys that `tests` select; `count` of these tests are of sort keys.
 
-    If several attributes form the sort key of an index, no attribute may be skipped, and only the
-    last test may be something else than an equality.
+    The sort key of an index may have several attributes. Then no attribute may be skipped, and only
+    the last test may be something else than an equality.
     """
     equal: list[Native] = []
     bounds = EVERYTHING
@@ -247,7 +255,10 @@ def _range_of(
 
 
 def _of_index(equal: tuple[Native, ...], bounds: Bounds) -> Bounds:
-    """Return the bounds as tuples that begin with `equal`, as the sort keys of an index do."""
+    """Return the bounds of the last tested attribute as bounds of an index's whole sort keys.
+
+    These are tuples. They begin with `equal`, the values of the attributes before it.
+    """
 
     def whole(one: Any) -> tuple[Native, ...] | None:
         return (*equal, one) if one is not None else equal or None

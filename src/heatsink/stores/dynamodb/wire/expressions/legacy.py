@@ -91,7 +91,10 @@ def legacy_filter(
 
 
 def check_condition(operator: str, given: list[Value], typed: bool = True) -> None:
-    """Raise if the operator of a legacy condition does not take these values."""
+    """Raise if the operator of a legacy condition does not take the values `given`.
+
+    Without `typed`, their types are not compared with the operator's.
+    """
     for value in given:
         admit(value)
     wanted = NUMBER_OF_VALUES.get(operator, 1)
@@ -135,7 +138,10 @@ def _condition(name: str, operator: str, given: list[Value], values: _LegacyValu
 
 
 def condition_on(name: str, operator: str, given: list[Value]) -> Callable[[Item], bool]:
-    """Return a legacy condition as a function that says whether it holds for an item."""
+    """Return a function that says whether a legacy condition holds for an item.
+
+    The condition compares the attribute `name` with the values `given`.
+    """
     values = _LegacyValues("condition")
     condition = _condition(name, operator, given, values)
     return lambda item: condition.holds(item, Scope({}, values.values))
@@ -178,7 +184,10 @@ def _check_compared(name: str, one: ExpectedAttributeValue, given: list[Value]) 
 
 
 def _by_existence(name: str, one: ExpectedAttributeValue) -> str:
-    """Return the operator of a condition that has none: with a value EQ, without one NULL."""
+    """Return the operator of a condition in `Expected` that names none.
+
+    This is EQ if the condition has a value, and NULL if it has `Exists: false`.
+    """
     if one.exists is False:
         if one.value is not None:
             raise _expected_error("Value cannot be used when Exists is false", name)
@@ -195,7 +204,7 @@ def _expected_error(what: str, name: str) -> ValidationFailed:
 
 
 def legacy_update(updates: Mapping[str, AttributeValueUpdate]) -> tuple[Update, Values]:
-    """Translate the parameter AttributeUpdates. Returns the update and its values."""
+    """Translate the parameter AttributeUpdates. Returns the update and its placeholders' values."""
     values = _LegacyValues("updates")
     sets: list[tuple[Path, Any]] = []
     removes: list[Path] = []
@@ -238,7 +247,7 @@ def _check_update(one: AttributeValueUpdate) -> None:
 
 
 def legacy_words(error: DoesNotFit) -> DoesNotFit:
-    """Return the error of an update in the words for AttributeUpdates."""
+    """Return an error of an update as DynamoDB words it for the parameter AttributeUpdates."""
     if error.message != BAD_TYPE:
         return error
     return DoesNotFit("Type mismatch for attribute to update")

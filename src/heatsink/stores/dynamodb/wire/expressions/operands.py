@@ -26,7 +26,7 @@ TYPE_NAMES = {
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The meaning of a request's placeholders: attribute names and values."""
+    """What a request's placeholders stand for: attribute names (`#n`) and values (`:v`)."""
 
     names: Mapping[str, str] = {}
     values: Mapping[str, Value] = {}
@@ -69,7 +69,7 @@ def step_into(value: Value, part: str | int) -> Value | None:
 
 
 def resolved(node: Any, scope: Scope) -> Any:
-    """Copy a parsed expression with the names in place of their aliases."""
+    """Return a copy of a parsed expression that has attribute names in place of placeholders."""
     if isinstance(node, Path):
         return Path(node.resolved(scope))
     if isinstance(node, tuple):

@@ -102,11 +102,17 @@ class Reader:
         self.nested: list[Path] = []
 
     def mistake(self, rank: int, what: str) -> None:
-        """Remember the first mistake of each rank, to report it after the whole text is read."""
+        """Remember a mistake, to report it after the whole text is read.
+
+        Of several mistakes, the one with the lowest rank is reported; within a rank, the first one.
+        """
         self._mistakes.setdefault(rank, what)
 
     def mistake_in_call(self, what: str) -> None:
-        """Remember a mistake that counts less than placeholders that are not defined."""
+        """Remember a mistake in a function's arguments.
+
+        It is reported only if all placeholders of the expression are defined.
+        """
         self.late = self.late or what
 
     def check_mistakes(self, ranks: dict[int, int] | None = None) -> None:
@@ -119,7 +125,10 @@ class Reader:
         return self._at - 1
 
     def close_group(self, opened: int) -> None:
-        """Read the parenthesis that closes a group. Two around the same are redundant."""
+        """Read the parenthesis that closes a group; the group's `(` is token number `opened`.
+
+        Two pairs of parentheses around the same text are a mistake.
+        """
         if self._last_group == (opened + 1, self._at - 1):
             self.mistake(PARENTHESES, "The expression has redundant parentheses;")
         self._last_group = (opened, self._at)
@@ -216,8 +225,8 @@ class Reader:
 class Parsed(msgspec.Struct, Generic[T], frozen=True):
     """A parsed expression. `names` and `values` are the placeholders that it uses, in order.
 
-    `late` is a mistake that counts only if all placeholders are defined. `nested` are the paths
-    that reach into an attribute.
+    `late` is a mistake that is reported only if the request defines all placeholders. `nested` are
+    the paths that reach into an attribute, such as `a.b`.
     """
 
     root: T
@@ -270,7 +279,10 @@ class Call(msgspec.Struct, frozen=True):
     arguments: tuple[Any, ...]
 
     def value(self, _: Any, __: Any) -> None:
-        """Never called: the parser replaces every call, or refuses the expression."""
+        """Return nothing: no call is ever evaluated.
+
+        The parser replaces it, or refuses the expression.
+        """
 
 
 Node = Any  # a condition, an operand, or a call that may become either
@@ -339,7 +351,10 @@ def _operand(reader: Reader) -> Operand:
 
 
 def _as_operand(reader: Reader, node: Node) -> Operand:
-    """Return the node, if it can be an operand: a path, a placeholder or a size."""
+    """Return the node if it can be an operand: a path, a placeholder or a size.
+
+    Any other function is a mistake. Any other condition is a syntax error.
+    """
     if isinstance(node, Path | Placeholder | Size):
         return node
     if isinstance(node, Call):
@@ -370,7 +385,10 @@ def _misused(reader: Reader, name: str) -> None:
 
 
 def _call(reader: Reader, call: Call) -> Node:
-    """Return the node of a function. If there is a mistake in the call, return the call itself."""
+    """Return the condition or operand that a function call means.
+
+    If the call is a mistake, remember it, and return a node that is never evaluated.
+    """
     known = FUNCTIONS.get(call.name)
     if known is None:
         reader.mistake(UNKNOWN, f"Invalid function name; function: {call.name}")

@@ -34,16 +34,21 @@ _PLACEHOLDER = {NAMES: re.compile(r"#[0-9a-zA-Z_]+"), VALUES: re.compile(r":[0-9
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """Selects the part of each item that goes into the answer. None means the whole item.
+    """Selects the part of each item that goes into the answer.
 
-    `nested` are the attributes into which the paths reach.
+    If `paths` is None, the whole item does.
+
+    `nested` are the top-level attributes into which the paths reach.
     """
 
     paths: tuple[Parts, ...] | None = None
     nested: frozenset[str] = frozenset()
 
     def names(self) -> set[str]:
-        """Return the top-level attributes that the projection selects. Empty without one."""
+        """Return the top-level attributes that the projection selects.
+
+        Returns an empty set if it selects the whole item.
+        """
         return {str(path[0]) for path in self.paths or ()}
 
     def of(self, item: Item) -> Item:
@@ -54,7 +59,7 @@ WHOLE_ITEM = Projection()
 
 
 class Expressions(msgspec.Struct, frozen=True):
-    """The expressions of one request, valid by themselves.
+    """The parsed expressions of one request. They are valid, apart from the table's keys and items.
 
     `condition` is the condition of a write or the filter of a page. `keys` is the parsed
     KeyConditionExpression. `nested` are the attributes into which any expression reaches.
@@ -86,7 +91,10 @@ def check_mixed(legacy: Mapping[str, object], expressions: Mapping[str, str | No
 def check_used(
     names: Names | None, values: Values | None, expressions: Mapping[str, str | None]
 ) -> None:
-    """Raise if a request has names or values of placeholders, but no expression for them."""
+    """Raise if a request defines placeholders but has no expression that can use them.
+
+    `expressions` are the texts by field, such as FilterExpression.
+    """
     if names is None and values is None:
         return
     given = {field for field, text in expressions.items() if text is not None}
@@ -144,7 +152,11 @@ def _check_slowly(
 
 
 class _Structure(msgspec.Struct, frozen=True):
-    """What is known of a request's expressions without its values. Aliases are resolved."""
+    """The expressions of a request as far as they are known without the values of placeholders.
+
+    Attribute names replace their placeholders. `values` are the placeholders of values that the
+    expressions use.
+    """
 
     expressions: Expressions
     values: frozenset[str]
@@ -166,7 +178,11 @@ def _structure(
     texts: tuple[str | None, ...],
     names: tuple[tuple[str, str], ...] | None,
 ) -> _Structure:
-    """Parse expressions and check what does not depend on values. Raises if anything is wrong."""
+    """Parse the expressions of a request, and check what does not depend on values.
+
+    `fields` are the names of the expressions, and `texts` the expressions themselves. Raises if
+    anything is wrong.
+    """
     aliases = dict(names or ())
     scope = Scope(aliases)
     found = {
@@ -287,9 +303,10 @@ def projection_of(
     attributes: list[str] | None = None,
     keys: Iterable[Item] = (),
 ) -> Projection:
-    """Return the projection of a read that has no other expression, and check its keys.
+    """Return the projection of a read that has no other expression.
 
-    `attributes` is the legacy parameter AttributesToGet.
+    `attributes` is the legacy parameter AttributesToGet. Also raises if one of the `keys` to read
+    has a malformed value.
     """
     expressions = {PROJECTION: expression}
     if names is not None or attributes is not None:

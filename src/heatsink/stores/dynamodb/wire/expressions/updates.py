@@ -37,7 +37,11 @@ BAD_TYPE = "An operand in the update expression has an incorrect data type"
 
 
 def check_paths(paths: list[Parts], field: str) -> None:
-    """Raise if two paths of an expression overlap or conflict. An overlap is reported first."""
+    """Raise if two paths of an expression clash. An overlap is reported before a conflict.
+
+    Paths overlap if one begins with the other, such as `a` and `a.b`. They conflict if they use the
+    same place as a list and as a map, such as `a[0]` and `a.b`.
+    """
     conflict: ValidationFailed | None = None
     for number, other in enumerate(paths):
         for one in paths[:number]:
@@ -143,9 +147,10 @@ class Update(msgspec.Struct, frozen=True):
         return changed
 
     def check(self, scope: Scope, late: str | None = None) -> None:
-        """Raise if paths clash or a placeholder has a type that its function never accepts.
+        """Raise if paths clash, or if an operator or function never accepts a placeholder's type.
 
-        `late` is a mistake that the parser found. Mistakes of paths are reported before it.
+        `late` is a mistake that the parser found. It comes after clashes and after the types of ADD
+        and DELETE.
         """
         check_paths(self.paths(scope), UPDATE)
         self._check_sets(scope)
@@ -154,7 +159,10 @@ class Update(msgspec.Struct, frozen=True):
         self._check_operands(scope)
 
     def check_paths(self) -> None:
-        """Raise if paths clash. The names in this update must be resolved."""
+        """Raise if paths clash.
+
+        Attribute names must already replace their placeholders in this update.
+        """
         check_paths(self.paths(NO_SCOPE), UPDATE)
 
     def check_types(self, scope: Scope) -> None:
@@ -206,7 +214,10 @@ def _check_types(name: str, operands: tuple[Operand, ...], kind: str, scope: Sco
 
 
 def _position_of(assignment: tuple[Parts, Value | Placeholder | None]) -> int:
-    """Sort assignments by their position in a list: those beyond its end append in this order."""
+    """Return the list position that an assignment changes; -1 if it does not change a list.
+
+    Updates assign in this order, since positions beyond a list's end append.
+    """
     last = assignment[0][-1]
     return last if isinstance(last, int) else -1
 
@@ -235,9 +246,9 @@ def remove(item: Item, parts: Parts) -> None:
 
 
 def _holder(item: Item, parts: Parts) -> tuple[Any, str | int]:
-    """Return the map or list that holds the last element of the path.
+    """Return the map or list in which a path ends, and the path's last name or index.
 
-    Also returns the element's name or index. All maps and lists on the path are copied first.
+    All maps and lists on the way are copied first, so that the stored item does not change.
     """
     holder: Any = item
     for part, following in pairwise(parts):

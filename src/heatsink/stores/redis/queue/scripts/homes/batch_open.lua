@@ -2,7 +2,6 @@
 -- Returns the stored record.
 local _, _, record = find_record()
 if not record then
-  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'tag', ARGV[2], 'record', ARGV[3])
-  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  redis.call('SET', KEYS[1], text_of(ARGV[1], ARGV[2], ARGV[3]), 'PX', ARGV[4])
 end
 return record or ARGV[3]

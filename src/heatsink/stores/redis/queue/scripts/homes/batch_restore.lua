@@ -2,8 +2,7 @@
 -- there. Returns the stored record.
 local version, _, record = find_record()
 if not record or tonumber(version) < tonumber(ARGV[1]) then
-  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'tag', ARGV[2], 'record', ARGV[3])
-  redis.call('PERSIST', KEYS[1])
+  redis.call('SET', KEYS[1], text_of(ARGV[1], ARGV[2], ARGV[3]))
   record = ARGV[3]
 end
 return record

@@ -7,4 +7,9 @@ for place = 5, #ARGV do
   redis.call('ZADD', KEYS[1], 'GT', now + ttl_ms, ARGV[place])
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - keep_ms)
+if #ARGV > 4 then -- nobody asks for built-in actions and notices that are over
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)) do
+    if string.sub(name, 1, 9) == 'heatsink.' then redis.call('ZREM', KEYS[1], name) end
+  end
+end
 return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. exactly(now - age_ms), '+inf')

@@ -1,22 +1,48 @@
 -- place_hold: now, limit, server ('' for this server's own name; tests pass another), bell channel,
 -- holder, turn, lease_ms, bell, the server that the caller knows, a packed rule { running (-1: any),
 -- windows { name, count, period_ms, midnights } }, packed asks { handle, key, running, fresh,
--- started, want }.
--- KEYS: the limit's hash, twice. Records what the holder says, and grants what is free.
--- Returns {server, quiet_ms, time to remember, and for each ask: places, others wait, wait_ms}.
+-- started, want }, incarnation and version of the rule.
+-- KEYS: the limit's hash, twice. Records what the holder says, and grants what is free by the newest
+-- rule that a call had.
+-- Returns {server, quiet_ms, time to remember, 1 if the home is new, and for each ask: places, others
+-- wait, wait_ms}. A home that is new records nothing.
 local limit, server, channel, name = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local turn, lease_ms, bell = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local known, rule, asks = ARGV[9], cmsgpack.unpack(ARGV[10]), cmsgpack.unpack(ARGV[11])
-local running_max, windows = rule[1], rule[2]
+local incarnation, version = ARGV[12], tonumber(ARGV[13])
 if server == '' then
   server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
 end
 
 home.lease_ms = math.max(home.lease_ms, lease_ms)
-local before = home.server ~= '' and home.server or known
-if before ~= '' and before ~= server then home.quiet_ms = now + home.lease_ms end
+local is_lost = known ~= '' and home.server == ''
+local is_replaced = home.server ~= '' and home.server ~= server
+local is_late_news = known ~= '' and known ~= server and home.rebuilt ~= server
+if is_lost or is_replaced or is_late_news then
+  home.quiet_ms, home.rebuilt = now + home.lease_ms, server
+end
 home.server = server
+local is_new = home.confirmed ~= server
 local grants = now >= home.quiet_ms
+
+-- The same as Rule.replaces().
+local function is_newest()
+  if version == 0 then return home.ruled == 0 end
+  return home.ruled_by ~= incarnation or version >= home.ruled
+end
+
+if is_newest() then
+  if version > 0 and not is_new and (home.rule ~= ARGV[10] or home.ruled ~= version
+      or home.ruled_by ~= incarnation) then
+    redis.call('HSET', KEYS[1], 'rule', ARGV[10], 'ruled_by', incarnation, 'ruled', version)
+  end
+else
+  local midnights = {}
+  for _, window in ipairs(rule[2]) do midnights[window[1]] = window[4] end
+  rule = cmsgpack.unpack(home.rule)
+  for _, window in ipairs(rule[2]) do window[4] = midnights[window[1]] or window[4] end
+end
+local running_max, windows = rule[1], rule[2]
 local keep_ms = 2 * home.lease_ms
 for _, window in ipairs(windows) do keep_ms = math.max(keep_ms, 2 * window[3] + home.lease_ms) end
 
@@ -142,7 +168,7 @@ local function hold(ask)
   key.name = ask[2]
   expire(key)
   local mine, places, others, wait = key.holders[name], 0, 0, 0
-  if not mine or mine.turn < turn then
+  if not mine or mine.turn < turn or turn == 0 then -- 0: the calls have no order
     local is_known = mine ~= nil
     note(key, ask[5])
     if not mine then
@@ -171,8 +197,8 @@ local function hold(ask)
   return places, others, wait
 end
 
-local answer = { server, exactly(math.max(home.quiet_ms - now, 0)), exactly(told) }
-for _, ask in ipairs(asks) do
+local answer = { server, exactly(math.max(home.quiet_ms - now, 0)), exactly(told), is_new and 1 or 0 }
+for _, ask in ipairs(is_new and {} or asks) do
   local places, others, wait = hold(ask)
   answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = places, others, exactly(wait)
 end

@@ -10,11 +10,8 @@ local function same(one, other)
   return true
 end
 
-local function let_expire(p)
-  local keep_ms = tonumber(ARGV[2])
-  if (p.info[KEEP_MS] or 0) > 0 then keep_ms = p.info[KEEP_MS] end
-  for _, suffix in ipairs(PART_KEYS) do redis.call('PEXPIRE', p.key .. suffix, keep_ms) end
-  redis.call('ZADD', KEPT, exactly(now + keep_ms), p.handle)
+local function keep_ms_of(p)
+  return (p.info[KEEP_MS] or 0) > 0 and p.info[KEEP_MS] or tonumber(ARGV[2])
 end
 
 for i = 3, #ARGV, 2 do
@@ -23,7 +20,7 @@ for i = 3, #ARGV, 2 do
     redis.call('HDEL', ENDS, handle)
     redis.call('ZREM', OUTBOX, handle)
     local p = find_part(handle)
-    if p and p.state == 'finished' then let_expire(p) end
+    if p and p.state == 'finished' then let_expire(p, keep_ms_of(p)) end
   end
 end
 redis.call('ZREMRANGEBYSCORE', TIMES, '-inf', meta.virtual)

@@ -9,4 +9,5 @@ if p.delayed > 0 then
   last_ms = tonumber(redis.call('ZRANGE', key, 0, 0, 'REV', 'WITHSCORES')[2] or now) - now
 end
 return { p.state, size, p.done, p.failed, p.cancelled, p.running, p.delayed, p.lost, p.lap,
-  p.digest, p.staged, p.recorded, later, math.max(math.ceil(last_ms), 0) }
+  p.digest, p.staged, p.recorded, later, math.max(math.ceil(last_ms), 0),
+  p.at ~= 'held' and '' or rule('t' .. p.info[PURSE]) and 'tenant' or 'action' }

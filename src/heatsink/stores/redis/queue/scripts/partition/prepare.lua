@@ -10,7 +10,8 @@ if parts > 0 or (is_holder and #kept > 0) then return -1 end
 for _, handle in ipairs(kept) do
   for _, suffix in ipairs(PART_KEYS) do redis.call('UNLINK', root .. 'part/' .. handle .. suffix) end
 end
-redis.call('UNLINK', KEPT, TENANTS, TIMES, SLEEPING, SERVICE)
-redis.call('HDEL', META, 'owner', 'until_ms', 'workers', 'virtual')
+redis.call('UNLINK', KEPT, TENANTS, TIMES, SLEEPING, SERVICE, RULES)
+redis.call('HDEL', META, 'owner', 'until_ms', 'workers', 'virtual', 'ruled_by', 'ruled', 'rules',
+  'sweep')
 redis.call('HSET', META, 'prepared', version)
 return version

@@ -16,7 +16,7 @@ for i = 5, #ARGV, 2 do
       size = size + #value
     end
   end
-  local body = with_items and #kept > 0 and redis.call('HGET', p.key .. '/chunks', 'b' .. number)
+  local body = with_items and #kept > 0 and redis.call('HGET', chunks_of(p), 'b' .. number)
   found[#found + 1] = { number, kept, body or '' }
   size = size + #(body or '')
   if size >= bytes_max then break end

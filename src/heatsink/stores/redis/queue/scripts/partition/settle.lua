@@ -13,6 +13,26 @@ end
 local outcomes, attempts, word = cmsgpack.unpack(ARGV[3]), {}, 4
 for i, outcome in ipairs(outcomes) do attempts[i] = outcome[1] end
 read_leases(attempts)
+
+-- The parts in short form of attempts that are done.
+local function read_singles()
+  local found, handles, texts = {}, {}, {}
+  for _, outcome in ipairs(outcomes) do
+    local lease = leases[outcome[1]]
+    if lease and outcome[2] == 'd' and not outcome[5] and string.byte(lease) < 128 then
+      found[#found + 1] = outcome[1]
+      handles[#handles + 1] = string.sub(lease, 1, HANDLE)
+    end
+  end
+  for first = 1, #found, 1000 do
+    local last = math.min(first + 999, #found)
+    local page = redis.call('HMGET', SINGLES, unpack(handles, first, last))
+    for i, text in ipairs(page) do texts[found[first + i - 1]] = text end
+  end
+  return texts
+end
+
+local texts = read_singles()
 for _, outcome in ipairs(outcomes) do
   local attempt, marks, used_us, setbacks, offsets = unpack(outcome)
   local results
@@ -21,7 +41,10 @@ for _, outcome in ipairs(outcomes) do
     for i, offset in ipairs(offsets) do results[i] = { offset, ARGV[word + i] } end
     word = word + #offsets
   end
-  if not settle(attempt, marks, used_us, setbacks, results) then miss(attempt) end
+  local text = not is_forgotten[attempt] and texts[attempt]
+  if not (text and settle_single(attempt, text, used_us)) then
+    if not settle(attempt, marks, used_us, setbacks, results) then miss(attempt) end
+  end
 end
 save_leases()
 meta.fenced = meta.fenced + #lost

@@ -10,12 +10,13 @@ local STEP_MS, AGREE_MS, BELIEVE_MS = 2000, 5000, 10000
 
 local function exactly(number) return string.format('%.17g', number) end
 
-local now, told, time
+local now, told, time, since
 local late = 0 -- a gap in the clock that was doubted and is accepted in this call
 do
   local words = {}
   for word in string.gmatch(ARGV[1], '%S+') do words[#words + 1] = tonumber(word) end
-  local server, wall, up, due = unpack(words)
+  local server, wall, up, due
+  server, wall, up, due, since = unpack(words)
   if server == 0 then
     local clock = redis.call('TIME')
     server = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -93,6 +93,7 @@ end
 
 -- A call reads many leases at once, and save_leases() writes all that changed.
 local leases, kept_leases, expiring, forgotten, is_forgotten = {}, {}, {}, {}, {}
+local HANDLE = 24 -- digits
 
 local function read_leases(attempts)
   for first = 1, #attempts, 1000 do
@@ -108,6 +109,11 @@ local function find_lease(attempt)
   if type(lease) == 'table' then return lease end
   if lease == nil then lease = redis.call('HGET', LEASES, attempt) end
   if not lease then return nil end
+  if string.byte(lease) < 128 then -- of a part in short form: its handle and the cost
+    return { attempt = attempt, handle = string.sub(lease, 1, HANDLE), chunk = 0, start = 0,
+      marks = '.', cost_us = tonumber(string.sub(lease, HANDLE + 1)), suspect = false,
+      fresh = true }
+  end
   local handle, chunk, start, marks, cost_us, suspect, fresh = unpack(cmsgpack.unpack(lease))
   return { attempt = attempt, handle = handle, chunk = chunk, start = start, marks = marks,
     cost_us = cost_us, suspect = suspect, fresh = fresh }
@@ -135,8 +141,8 @@ local function save_leases()
   local words = {}
   for attempt, lease in pairs(kept_leases) do
     words[#words + 1] = attempt
-    words[#words + 1] = cmsgpack.pack({ lease.handle, lease.chunk, lease.start, lease.marks,
-      lease.cost_us, lease.suspect, lease.fresh })
+    words[#words + 1] = type(lease) == 'string' and lease or cmsgpack.pack({ lease.handle,
+      lease.chunk, lease.start, lease.marks, lease.cost_us, lease.suspect, lease.fresh })
   end
   call_many('HSET', LEASES, words)
   call_many('ZADD', EXPIRY, expiring)
@@ -212,5 +218,22 @@ local function settle(attempt, marks, used_us, setbacks, results)
   learn_cost(p, lease, used_us, settled, started)
   if string.find(lease.marks, '.', 1, true) then keep_lease(lease) else forget_lease(lease) end
   put(p)
+  return true
+end
+
+-- Settle the done item of a part in short form, `text`, whose lease is in short form too. Returns
+-- false, and changes nothing, if more is to be done for the end of its batch.
+local function settle_single(attempt, text, used_us)
+  local lease = find_lease(attempt)
+  local packed, home = of_short_form(text)
+  local p = { handle = lease.handle, home = home, info = cmsgpack.unpack(packed), lap = 0 }
+  if not end_record(p) then return false end
+  ended_singles[#ended_singles + 1] = p.handle
+  ended[#ended + 1] = p.handle
+  meta.done, meta.in_flight = meta.done + 1, meta.in_flight - 1
+  count_in(CENSUS, p.info[PURSE], -1)
+  learn_cost(p, lease, used_us, 1, 1)
+  forget_lease(lease)
+  retire_from(line_of(p), p)
   return true
 end

@@ -19,7 +19,9 @@ local LANES, SERVICE, DEPTHS = root .. 'lanes', root .. 'service', root .. 'dept
 local CENSUS, AGES = root .. 'census', root .. 'ages'
 local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
 local LIVE = root .. 'live' -- handles of parts that were released and have not ended
+local RULES, HELD = root .. 'rules', root .. 'held' -- controls; the sets of parts they hold back
 local KEPT = root .. 'kept' -- handles of parts that have ended, by the time until which they are kept
+local SINGLES = root .. 'singles' -- parts of batches of one item, in their short form: see state.lua
 
 -- Append new names at the end: a part's field `numbers` is how many names it was written with.
 local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
@@ -27,29 +29,30 @@ local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset',
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
   '/missing', '/record', '/results' }
 local IS_OPEN = { running = true, paused = true, cancelling = true } -- states of a record
+local IS_TEXT = { owner = true, moved_to = true, ruled_by = true, sweep = true } -- of META
 local IS_LIVE = { ready = true, paused = true, cancelled = true }
 local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE,
   START, RESULT_BYTES, KEEPS_ITEMS, KEEP_MS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 
 -- The partition's own numbers ------------------------------------------------------------------
 
-local meta, meta_was = {}, {}
-for _, name in ipairs({ 'until_ms', 'virtual', 'suspects', 'in_flight', 'waiting', 'limited',
-  'delayed', 'delayed_limited', 'claimed', 'done', 'failed', 'retried', 'fenced', 'expired',
-  'workers', 'used_us' }) do
-  meta[name] = 0
+local function zeros()
+  return { until_ms = 0, virtual = 0, suspects = 0, in_flight = 0, waiting = 0, limited = 0,
+    delayed = 0, delayed_limited = 0, claimed = 0, done = 0, failed = 0, retried = 0, fenced = 0,
+    expired = 0, workers = 0, used_us = 0, ruled = 0, rules = 0 }
 end
+
+local meta, meta_was = zeros(), zeros()
 do
   local stored = redis.call('HGETALL', META)
   for i = 1, #stored, 2 do
-    local is_text = stored[i] == 'owner' or stored[i] == 'moved_to'
-    meta[stored[i]] = is_text and stored[i + 1] or tonumber(stored[i + 1])
+    local name, value = stored[i], stored[i + 1]
+    value = IS_TEXT[name] and value or tonumber(value)
+    meta[name], meta_was[name] = value, value
   end
-  for name, value in pairs(meta) do meta_was[name] = value end
 end
 
 -- A place that gave the partition away refuses callers whose plan is not newer than the move.
-local since = tonumber(string.match(ARGV[1], '%S+$'))
 if meta.moved and meta.moved >= since then
   return redis.error_reply('PLACE ' .. meta.moved .. ' ' .. (meta.moved_to or ''))
 end

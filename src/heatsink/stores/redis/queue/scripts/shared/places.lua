@@ -2,16 +2,17 @@
 -- KEYS[1] and KEYS[2] are its hash. Each key of the limit has a hash of its own, `…/key/HANDLE`:
 -- `name`, `line`, `moved`, `hHOLDER` (a packed holder) and `sRATE` (packed starts). `…/keys` is a
 -- sorted set of the handles, by the time until which the key is kept.
-local OFFER_MS, MERGED, PLACES_MAX = 500, 64, 1000000
+local OFFER_MS, MERGED, PLACES_MAX = 100, 64, 1000000
 local KEEP_MS = 30 * 24 * 3600 * 1000
 local root, LISTED = KEYS[1] .. '/key/', KEYS[1] .. '/keys'
 
 local home = {}
 do
-  local names = { 'server', 'quiet_ms', 'lease_ms', 'moved_ms' }
+  local names = { 'server', 'confirmed', 'rebuilt', 'rule', 'ruled_by', 'quiet_ms', 'lease_ms',
+    'moved_ms', 'ruled' }
   local words = redis.call('HMGET', KEYS[1], unpack(names))
-  home.server = words[1] or ''
-  for i = 2, #names do home[names[i]] = tonumber(words[i] or 0) end
+  for i = 1, 5 do home[names[i]] = words[i] or '' end
+  for i = 6, #names do home[names[i]] = tonumber(words[i] or 0) end
   if late > 0 then
     if home.quiet_ms > now - late then home.quiet_ms = home.quiet_ms + late end
     home.moved_ms = home.moved_ms + late
@@ -19,7 +20,7 @@ do
 end
 
 local function keep_home()
-  redis.call('HSET', KEYS[1], 'time', time, 'server', home.server,
+  redis.call('HSET', KEYS[1], 'time', time, 'server', home.server, 'rebuilt', home.rebuilt,
     'quiet_ms', exactly(home.quiet_ms), 'lease_ms', exactly(home.lease_ms),
     'moved_ms', exactly(home.moved_ms))
   redis.call('PEXPIRE', KEYS[1], KEEP_MS)

@@ -1,11 +1,10 @@
+-- A batch's record is a string: its version, a space, its tag, a space, and the packed record.
 -- Returns version, tag and record of the batch at KEYS[1]; nil without a record.
--- The record also contains the version and the tag, in case those fields were deleted.
 local function find_record()
-  local version, tag, record = unpack(redis.call('HMGET', KEYS[1], 'version', 'tag', 'record'))
-  if not record then return nil end
-  if not (version and tag) then
-    local kept = cmsgpack.unpack(record)
-    version, tag = string.format('%.0f', kept.version), kept.tag
-  end
-  return version, tag, record
+  local text = redis.call('GET', KEYS[1])
+  if not text then return nil end
+  local version, tag, at = string.match(text, '^(%d+) (%S*) ()')
+  return version, tag, string.sub(text, at)
 end
+
+local function text_of(version, tag, record) return version .. ' ' .. tag .. ' ' .. record end

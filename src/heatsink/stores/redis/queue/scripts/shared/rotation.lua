@@ -3,6 +3,7 @@
 -- virtual time; it is active while the tenant has parts to serve. A line is the order of the parts
 -- that share a purse, or a rate-limited lane.
 local purses = {}
+local is_empty = {} -- lines, as far as it is known
 
 local function purse_of(p)
   local name = p.info[PURSE]
@@ -10,7 +11,11 @@ local function purse_of(p)
   if not purse then
     local time = redis.call('ZSCORE', TENANTS, name)
     purse = { name = name, active = time and true or false }
-    purse.time = tonumber(time or redis.call('ZSCORE', TIMES, name) or nil)
+    if not time then
+      time = redis.call('ZSCORE', TIMES, name)
+      purse.kept = time and true or false -- in TIMES
+    end
+    purse.time = tonumber(time or nil)
     purses[name] = purse
   end
   return purse
@@ -21,7 +26,7 @@ local function save_purses()
   for _, purse in pairs(purses) do
     if purse.owes then
       redis.call('ZADD', purse.active and TENANTS or TIMES, purse.time, purse.name)
-      purse.owes = nil
+      purse.owes, purse.kept = nil, not purse.active
     end
   end
 end
@@ -29,7 +34,7 @@ at_save[#at_save + 1] = save_purses
 
 local function charge(p, cost_us)
   local purse = purse_of(p)
-  purse.time = math.max((purse.time or meta.virtual) + cost_us / p.info[WEIGHT], 0)
+  purse.time = math.max((purse.time or meta.virtual) + cost_us / weight_of(p), 0)
   purse.owes = true
   if p.info[LIMITED] and redis.call('EXISTS', TENANTS) == 0 then -- no other tenant had to wait
     meta.virtual = math.max(meta.virtual, purse.time)
@@ -38,8 +43,8 @@ end
 
 local function forget_savings(purse)
   if not purse.active and purse.time and purse.time <= meta.virtual then
-    purse.time, purse.owes = nil, nil
-    redis.call('ZREM', TIMES, purse.name)
+    if purse.kept then redis.call('ZREM', TIMES, purse.name) end
+    purse.time, purse.owes, purse.kept = nil, nil, false
   end
 end
 
@@ -50,18 +55,33 @@ end
 local function retire(p)
   local purse = purse_of(p)
   if purse.active and not p.info[LIMITED] then
-    purse.active, purse.owes = false, nil
+    purse.active, purse.owes, purse.kept = false, nil, true
     redis.call('ZREM', TENANTS, purse.name)
     redis.call('ZADD', TIMES, purse.time, purse.name)
   end
   forget_savings(purse)
 end
 
+local function leave_line(line, handles)
+  call_many('ZREM', line, handles)
+  is_empty[line] = nil
+end
+
+local function retire_from(line, p)
+  if is_empty[line] == nil then is_empty[line] = redis.call('EXISTS', line) == 0 end
+  if is_empty[line] then retire(p) end
+end
+
 local function leave(p)
-  if p.at == 'line' then redis.call('ZREM', line_of(p), p.handle) end
+  local line = line_of(p)
+  if p.at == 'line' then leave_line(line, { p.handle }) end
   if p.at == 'sleep' or p.at == 'early' then redis.call('ZREM', SLEEPING, p.handle) end
+  if p.at == 'held' then
+    redis.call('SREM', held_by_tenant(p), p.handle)
+    redis.call('SREM', held_by_action(p), p.handle)
+  end
   p.at = ''
-  if redis.call('EXISTS', line_of(p)) == 0 then retire(p) end
+  retire_from(line, p)
 end
 
 local function score_of(p)
@@ -73,13 +93,14 @@ local function start_purse(p)
   local purse = purse_of(p)
   local time = math.max(purse.time or 0, meta.virtual)
   if purse.active and time == purse.time then return end
-  if purse.time and not purse.active then redis.call('ZREM', TIMES, purse.name) end
-  purse.time, purse.active, purse.owes = time, true, nil
+  if purse.kept then redis.call('ZREM', TIMES, purse.name) end
+  purse.time, purse.active, purse.owes, purse.kept = time, true, nil, false
   redis.call('ZADD', TENANTS, time, purse.name)
 end
 
 local function stay(p)
   redis.call('ZADD', line_of(p), score_of(p), p.handle)
+  is_empty[line_of(p)] = false
   if redis.call('ZCARD', line_of(p)) > 1 then return end
   if p.info[LIMITED] then forget_savings(purse_of(p)) else start_purse(p) end
 end
@@ -88,6 +109,7 @@ local function line_up(p)
   leave(p)
   p.at = 'line'
   redis.call('ZADD', line_of(p), score_of(p), p.handle)
+  is_empty[line_of(p)] = false
   if not p.info[LIMITED] and not purse_of(p).active then start_purse(p) end
 end
 
@@ -96,6 +118,15 @@ local function sleep_until(p, due_ms)
   leave(p)
   p.at = start_ms(p) > now and 'early' or 'sleep'
   redis.call('ZADD', SLEEPING, due_ms, p.handle)
+end
+
+-- A part of a paused tenant or action is in no line, until a sweep of control.lua finds it.
+local function hold_back(p)
+  leave(p)
+  p.at = 'held'
+  local key = rule('t' .. p.info[PURSE]) and held_by_tenant(p) or held_by_action(p)
+  redis.call('SADD', key, p.handle)
+  redis.call('SADD', HELD, key)
 end
 
 local function due_ms(p)
@@ -128,65 +159,85 @@ local function free(p)
   for name, value in pairs(kept) do redis.call('HSET', chunks, name, value) end
 end
 
--- A record is a packed map, so a few bytes of it can be replaced without unpacking it. Returns nil
--- unless the text has `from` exactly once.
-local function replaced(text, from, to)
-  local first, last = string.find(text, from, 1, true)
-  if not first or string.find(text, from, last + 1, true) then return nil end
-  return string.sub(text, 1, first - 1) .. to .. string.sub(text, last + 1)
-end
+local now_text, ended_now -- set before the first end of a record
 
--- The record after its first version, the one that accept.lua has stored, was done. A name and the
--- beginning of its value cannot be in a user's text, since together they are no valid UTF-8. Where
--- they could be, there are two of them, and the record is unpacked after all.
-local function spliced(p, record, tag, next_tag, ending)
-  if not string.find(record, '\167on_done\160', 1, true) then return nil end
-  if not string.find(record, p.info[ID], 1, true) then return nil end
+-- The record after its first version, the one that accept.lua has stored, was done. A record is a
+-- packed map, so a few bytes of it are replaced without unpacking it. The names come in the order of
+-- the fields. A name and the beginning of its value cannot be in a user's text, since together they
+-- are no valid UTF-8. Where they could be, there are two of them: then the record is unpacked.
+local function spliced(p, text, at, tag, next_tag)
+  if not string.find(text, '\167on_done\160', at, true) then return nil end
+  if string.find(text, '\164each', at, true) then return nil end -- a field of what follows
+  if not string.find(text, p.info[ID], at, true) then return nil end
+  local pieces = { '2 ', next_tag, ' ' }
   for _, change in ipairs({
     { '\165state\167running', '\165state\164done' },
-    { '\164ends\144', '\164ends\145' .. cmsgpack.pack(ending) },
-    { '\168ended_ms\000', '\168ended_ms' .. cmsgpack.pack(math.floor(now)) },
+    { '\164ends\144', '\164ends\145\134\165batch' .. cmsgpack.pack(p.info[BATCH]) .. '\164part'
+      .. cmsgpack.pack(p.info[ID]) .. '\163lap\000\164done\001\166failed\000\169cancelled\000' },
+    { '\168ended_ms\000', ended_now },
     { '\167version\001', '\167version\002' },
     { '\163tag\176' .. tag, '\163tag\176' .. next_tag },
   }) do
-    record = record and replaced(record, change[1], change[2])
+    local first, last = string.find(text, change[1], at, true)
+    if not first or string.find(text, change[1], last + 1, true) then return nil end
+    pieces[#pieces + 1] = string.sub(text, at, first - 1)
+    pieces[#pieces + 1] = change[2]
+    at = last + 1
   end
-  return record
+  pieces[#pieces + 1] = string.sub(text, at)
+  return table.concat(pieces)
 end
 
-local function unpacked(p, record, next_tag, ending)
-  record = cmsgpack.unpack(record)
+local function unpacked(p, text, at, next_tag)
+  local record = cmsgpack.unpack(string.sub(text, at))
   local place = record.parts and record.parts[1]
   local is_open = IS_OPEN[record.state] and record.on_done == '' and #record.ends == 0
-  if not (is_open and place and #record.parts == 1 and place.id == p.info[ID]) then return nil end
+  local is_followed = record['then'] or record.otherwise
+  if is_followed or not (is_open and place and #record.parts == 1 and place.id == p.info[ID]) then return nil end
   if place.items ~= 1 or #place.missing > 0 or record.lap ~= p.lap then return nil end
+  local ending = { batch = p.info[BATCH], part = p.info[ID], lap = p.lap, done = 1, failed = 0,
+    cancelled = 0 }
   record.ends, record.state, record.ended_ms = { ending }, 'done', math.floor(now)
   record.version, record.tag = record.version + 1, next_tag
-  return cmsgpack.pack(record)
+  return string.format('%.0f %s ', record.version, next_tag) .. cmsgpack.pack(record)
+end
+
+-- How long the record of a batch of one item is kept after its end.
+local function keep_single_ms(p, record)
+  if (p.info[KEEP_MS] or 0) > 0 then return p.info[KEEP_MS] end
+  return string.find(record, '\171fingerprint\160', 1, true) and SINGLE_MS or RECORD_MS
 end
 
 -- A batch of one item has its record on this server, in `home`. Once the item is done, end the
--- record as changes.concluded() does, and forget the part. Returns false if more is to be done for
+-- record as changes.concluded() does. Returns false, and changes nothing, if more is to be done for
 -- the end: then the partition's owner reports it, as the end of any other part.
+local function end_record(p)
+  local text = redis.pcall('GET', p.home)
+  if type(text) ~= 'string' then return false end
+  local version, tag, at = string.match(text, '^(%d+) (%S*) ()')
+  if not version then return false end
+  now_text = now_text or exactly(now)
+  ended_now = ended_now or '\168ended_ms' .. cmsgpack.pack(math.floor(now))
+  local next_tag = string.sub(redis.sha1hex(tag .. now_text), 1, 16)
+  local ended = version == '1' and p.lap == 0 and spliced(p, text, at, tag, next_tag)
+    or unpacked(p, text, at, next_tag)
+  if not ended then return false end
+  redis.call('SET', p.home, ended, 'PX', keep_single_ms(p, ended))
+  return true
+end
+
 local function conclude(p)
   if p.done ~= 1 or p.failed + p.cancelled + p.lost > 0 then return false end
-  local version, tag, found = unpack(redis.pcall('HMGET', p.home, 'version', 'tag', 'record'))
-  if not (version and tag and found) then return false end
-  local next_tag = string.sub(redis.sha1hex(tag .. exactly(now)), 1, 16)
-  local ending = { batch = p.info[BATCH], part = p.info[ID], lap = p.lap, done = 1, failed = 0,
-    cancelled = 0 }
-  local record = version == '1' and p.lap == 0 and spliced(p, found, tag, next_tag, ending)
-    or unpacked(p, found, next_tag, ending)
-  if not record then return false end
-  redis.call('HSET', p.home, 'version', string.format('%.0f', version + 1), 'tag', next_tag,
-    'record', record)
-  local is_named = not string.find(record, '\171fingerprint\160', 1, true)
-  redis.call('PEXPIRE', p.home, is_named and RECORD_MS or SINGLE_MS)
+  if not end_record(p) then return false end
   if p.lap > 0 then -- the end before a retry may not have been reported yet
     redis.call('HDEL', ENDS, p.handle)
     redis.call('ZREM', OUTBOX, p.handle)
   end
-  p.concluded = true
+  p.concluded = (p.info[RESULT_BYTES] or 0) == 0
+  if not p.concluded then -- the part has the item's result
+    free(p)
+    let_expire(p, p.info[KEEP_MS] > 0 and p.info[KEEP_MS] or RECORD_MS)
+  end
   return true
 end
 
@@ -197,7 +248,7 @@ local function put(p)
     p.state = 'finished'
     if p.home then
       if conclude(p) then return end
-      if p.failed == 0 then free(p) end
+      if p.failed == 0 and not p.info[KEEPS_ITEMS] then free(p) end
     end
     local ending = { p.info[BATCH], p.info[ID], p.lap, p.done, p.failed, p.cancelled }
     redis.call('HSET', ENDS, p.handle, cmsgpack.pack(ending))
@@ -207,6 +258,8 @@ local function put(p)
   local due = p.state == 'ready' and due_ms(p)
   if not due then
     leave(p)
+  elseif is_paused(p) then
+    hold_back(p)
   elseif due > now then
     sleep_until(p, due)
   elseif p.at == 'line' then
