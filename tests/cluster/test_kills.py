@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -45,13 +45,6 @@ def cluster() -> Iterator[RedisCluster]:
     """A new cluster for each test: servers that a test restarts end with the test's threads."""
     with real(lambda: RedisCluster(replicas=1, options=OPTIONS, append_only=True)) as running:
         yield running
-
-
-@pytest.fixture
-async def client(cluster: RedisCluster) -> AsyncIterator[Client]:
-    opened = Client(host="127.0.0.1", port=cluster.masters[0].port)
-    yield opened
-    await opened.aclose()
 
 
 class Arena:

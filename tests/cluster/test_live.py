@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from random import Random
 
 import pytest
 import trustme
@@ -36,20 +35,6 @@ PACE_S = 0.005
 def cluster() -> Iterator[RedisCluster]:
     with real(RedisCluster) as running:
         yield running
-
-
-@pytest.fixture
-async def client(cluster: RedisCluster) -> AsyncIterator[Client]:
-    opened = Client(host="127.0.0.1", port=cluster.masters[0].port)
-    yield opened
-    await opened.aclose()
-
-
-@pytest.fixture
-async def nodes(cluster: RedisCluster) -> AsyncIterator[ClusterNodes]:
-    opened = ClusterNodes(cluster.url, SystemClock(), Random(1))
-    yield opened
-    await opened.close()
 
 
 async def run(*words: str) -> Result:

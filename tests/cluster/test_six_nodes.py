@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from random import Random
 
 import msgspec
@@ -70,13 +70,6 @@ def cluster() -> Iterator[RedisCluster]:
         yield running
 
 
-@pytest.fixture
-async def client(cluster: RedisCluster) -> AsyncIterator[Client]:
-    opened = Client(host="127.0.0.1", port=cluster.masters[0].port)
-    yield opened
-    await opened.aclose()
-
-
 async def balance_under_load(
     cluster: RedisCluster, client: Client, per_s: float, window_s: float, within_s: float
 ) -> Outcome:
@@ -87,7 +80,6 @@ async def balance_under_load(
     crowded = {slot for slot, owner in owners.items() if owner == owners[0]}
     load = ZipfLoad(client, zipf_keys(rng, crowded), rng)
     writer = ConfirmedWriter([node.port for node in cluster.masters], LISTS)
-    await client.flushall()
     await load.fill()
     stop = asyncio.Event()
     running = [asyncio.ensure_future(each) for each in (load.run(per_s, stop), writer.run(stop))]

@@ -15,7 +15,6 @@ from redis.crc import key_slot
 from heatsink.cli import main
 from heatsink.cluster.nodes import ClusterNodes
 from heatsink.cluster.sizes import ROOM
-from heatsink.primitives.clock import SystemClock
 from heatsink.testing.redis import RedisCluster
 from tests.servers import real
 
@@ -53,9 +52,9 @@ async def fill(client: Client, rng: Random) -> list[str]:
     return hot
 
 
-async def test_uneven_slots_fill_no_target_and_keep_to_the_rate(cluster: RedisCluster) -> None:
-    client = Client(host="127.0.0.1", port=cluster.masters[0].port)
-    nodes = ClusterNodes(cluster.url, SystemClock(), Random(1))
+async def test_uneven_slots_fill_no_target_and_keep_to_the_rate(
+    cluster: RedisCluster, client: Client, nodes: ClusterNodes
+) -> None:
     hot = await fill(client, Random(1))
     keys = sum([int(master.command("DBSIZE")) for master in cluster.masters])
     stop = asyncio.Event()
@@ -82,8 +81,6 @@ async def test_uneven_slots_fill_no_target_and_keep_to_the_rate(cluster: RedisCl
     evicted = [
         m.command("INFO", "stats").partition("evicted_keys:")[2][:2] for m in cluster.masters
     ]
-    await nodes.close()
-    await client.aclose()
     answer = json.loads(result.stdout)
     assert evicted == ["0\r"] * 3
     assert sum([int(master.command("DBSIZE")) for master in cluster.masters]) >= keys

@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -38,21 +37,6 @@ WINDOW_S = 0.5
 def cluster() -> Iterator[RedisCluster]:
     with real(lambda: RedisCluster(replicas=1, options=OPTIONS)) as running:
         yield running
-
-
-@pytest.fixture
-async def client(cluster: RedisCluster) -> AsyncIterator[Client]:
-    opened = Client(host="127.0.0.1", port=cluster.masters[0].port)
-    await opened.flushall(target_nodes=Client.PRIMARIES)
-    yield opened
-    await opened.aclose()
-
-
-@pytest.fixture
-async def nodes(cluster: RedisCluster) -> AsyncIterator[ClusterNodes]:
-    opened = ClusterNodes(cluster.url, SystemClock(), Random(1))
-    yield opened
-    await opened.close()
 
 
 @asynccontextmanager
