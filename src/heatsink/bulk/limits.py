@@ -207,7 +207,7 @@ def check_limits(action: str, limits: object) -> tuple[Limit, ...]:
     names = [limit.name for limit in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InvalidSetting(
-            f"limits of action {action!r} has {twice[0]!r} twice: give each limit its own name",
+            f"limits of action {action!r} name {twice[0]!r} twice: give each limit its own name",
             field="limits",
         )
     return tuple(sorted(found, key=lambda limit: limit.name))
@@ -371,8 +371,8 @@ class HoldAnswer(msgspec.Struct, frozen=True):
     """The answer of a limit's home: what it granted for each key, in the order of the request.
 
     `server` names the server that answered. After a restart or a fail-over of this server, the home
-    grants no place for `quiet_ms`. If the home `is_new`, it has recorded nothing: confirm it, and
-    repeat the call (`hold_places`).
+    grants no place for `quiet_ms`. A home that `is_new` has recorded nothing: the caller must make
+    it durable with `PlaceStore.confirm` and then repeat the call (`hold_places` does both).
     """
 
     server: str
@@ -413,7 +413,7 @@ class LimitUse(msgspec.Struct, frozen=True):
     changed: str = ""
     """What an operator allows instead, such as "5, 20/s"; empty if nobody has changed it."""
     uses: tuple[KeyUse, ...] = ()
-    """The keys for which most places are waited for."""
+    """The keys at which holders wait for the most places."""
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -439,7 +439,7 @@ class LimitBook:
     changed: Mapping[str, Limit] = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)
     version: tuple[str, int] = ("", 0)
-    """The incarnation of the registry, and the version of its settings, that `changed` is of."""
+    """The registry's incarnation and the version of its settings from which `changed` comes."""
 
     @property
     def is_empty(self) -> bool:
@@ -478,7 +478,7 @@ class LimitBook:
     def lane_for(self, lane: str, action: str, tenant: str, item: object) -> str:
         """Return the lane of an item that was claimed from `lane`.
 
-        This is `lane` itself if its name has all places that the item needs.
+        This is `lane` itself if its name contains all limits of the action.
         """
         names = self.own.actions.get(action, ())
         base, needs = lane_and_needs(lane)

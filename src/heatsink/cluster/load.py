@@ -6,11 +6,11 @@ count. It compares a node's counters only with earlier counters of the same node
 becomes a primary keeps its counters. If a counter went down, or if a slot is new on its node,
 counting begins at zero again.
 
-Replicas count the writes that their primary sends them like commands of clients. Only commands of
-clients have answers, though. So a slot without sent bytes on a replica costs the replica only
-replicated writes, and this shows what such a write costs it. In other slots, Heatsink subtracts
-this cost; the rest are reads. A primary and its replicas together are as busy as the busiest of
-them (`Demand.used`).
+Replicas count the writes that their primary sends them in the same way as commands of clients. But
+a replica answers only commands of clients. So if it has sent no bytes for a slot, the slot cost it
+nothing but replicated writes. From such slots Heatsink learns what a replicated write costs a
+replica. In all other slots, Heatsink subtracts this cost; the rest are reads. A primary and its
+replicas together are as busy as the busiest of them (`Demand.used`).
 
 Servers count the time in which they run the commands of a slot. They also need time to read
 requests and to write answers, often several times as much. `SlotRates` divides the whole CPU time
@@ -98,8 +98,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 class SlotLoad(msgspec.Struct, frozen=True):
     """The load of one slot. `cpu` is the share of a core, on its primary.
 
-    `size` is its data in bytes: an estimate, until the slot is measured. `most` is an upper bound;
-    it is 0 if the slot was not measured.
+    `size` is its data in bytes: an estimate, until the slot is measured. `most` is an upper bound
+    of `size`; it is 0 if the slot was not measured.
     """
 
     slot: int
@@ -113,11 +113,11 @@ class SlotLoad(msgspec.Struct, frozen=True):
     replicated_cpu: float = 0.0
     """What its replicated writes cost each replica, as a share of a core."""
     replicated_s: float = 0.0
-    """The bytes a second that each replica gets of its writes."""
+    """How many bytes a second its replicated writes cost each replica."""
     reads_cpu: float = 0.0
     """What reads cost all replicas together, as a share of a core."""
     reads_s: float = 0.0
-    """The bytes a second of reads on all replicas together."""
+    """How many bytes a second reads cost all replicas together."""
 
     @property
     def heat(self) -> float:
@@ -182,7 +182,10 @@ class Demand(msgspec.Struct):
         )
 
     def used(self, node: NodeLoad) -> float:
-        """Return the share of its capacity that the busiest of them uses, if `node` has this."""
+        """Return how busy `node` is with this demand.
+
+        This is the share of its capacity that the busiest of the node and its replicas uses.
+        """
         cpu, net_s = self.busiest(node.replicas)
         return max(cpu / (node.cores or 1.0), net_s / node.net_max_s)
 
@@ -270,7 +273,7 @@ def usage_of(load: ClusterLoad, owners: Mapping[int, str] | None = None) -> list
 
 
 class Rates(NamedTuple):
-    """What a slot costs a second, in one window. The fields are as in `SlotLoad`."""
+    """What a slot costs per second, in one window. The fields are as in `SlotLoad`."""
 
     cpu: float = 0.0
     net_s: float = 0.0

@@ -38,13 +38,13 @@ from .sizes import ROOM, may_copy
 from .slots import as_ranges
 
 FULL = 0.9  # of a node's capacity: above it, requests wait
-HALF = 0.5  # of its node's load: such a slot stays, and its neighbours leave
+HALF = 0.5  # of its node's load: a slot with this much stays, and its neighbours leave
 IDLE = 0.02  # of the mean slot's load: a slot with less stays where it is
 ALIKE = 0.9  # of the best gain: among such moves, the cheapest wins
-GAIN = 0.2  # of a unit's load: a unit stays if its move makes the busier node less busy by less
-RANGE_COST = 64 * 1024  # bytes: what one more range of slots counts as
-TOGETHER = 128  # slots that leave a drained or a full node in one piece
-PIECES = 4  # at least so many pieces of slots relieve a full node
+GAIN = 0.2  # of a unit's load: its move must make the busier node less busy by at least this
+RANGE_COST = 64 * 1024  # bytes: a new range of slots counts like so much data to move
+TOGETHER = 128  # maximum number of slots that leave a drained or a full node in one piece
+PIECES = 4  # a piece is one slot, or at most 1/PIECES of the data that must leave a full node
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Move(msgspec.Struct, frozen=True):
     size: int
     reason: str
     most: int = 0
-    """An upper bound of the size: the size of slots that were not measured is an estimate."""
+    """Upper bound of `size`. Slots that were not measured count with their estimated size."""
     written_s: float = 0.0
     """How many bytes a second clients write to the source."""
     relieves: bool = False
@@ -103,7 +103,7 @@ class Plan(msgspec.Struct, frozen=True):
     why: str = ""
     """Why there is nothing to move; empty if there is something to move."""
     busiest: float = 1.0
-    """The load of the busiest node that slots would leave ÷ the mean."""
+    """The load of the busiest of the nodes that slots would leave ÷ the mean."""
     drains: bool = False
     """Whether slots leave a node without capacity."""
     relieves: bool = False
@@ -213,7 +213,7 @@ class _Unit(msgspec.Struct, frozen=True):
     size: int
     most: int
     largest: int
-    """The upper bound of its largest slot."""
+    """The upper bound of the size of its largest slot."""
     ranges: list[tuple[int, int]]
 
     @property

@@ -71,7 +71,8 @@ class Explanation(msgspec.Struct, frozen=True):
     is_held: bool = False
     """Whether the key stays in one bucket because its table's adoption is not complete."""
     unspread: str | None = None
-    """What share of the table's recent items carries no usable time, in words; None if few do."""
+    """A warning if many recent items of the table have no usable time, so that they are not spread;
+    None otherwise."""
     completing: str = "heatsink adopt with --complete"
     """The command that completes the adoption of the key's table."""
     unpinned_ms: int | None = None

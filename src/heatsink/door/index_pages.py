@@ -117,8 +117,8 @@ def split_token(index: SpreadIndex, parameters: Body) -> tuple[Body, Position | 
 def uses_new(index: SpreadIndex, parameters: Body) -> bool:
     """Return whether to read a page from the new index, and not from the application's old one.
 
-    A query stays at the index of its first page. The request's starting key shows which one that
-    was.
+    All pages of a query come from the index of its first page. The request's starting key shows
+    which index that is.
     """
     start = parameters.get(START)
     if not isinstance(start, dict):

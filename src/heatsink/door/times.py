@@ -48,7 +48,9 @@ def iso_text(value: Any) -> int:
     """
     found = ISO_TEXT.fullmatch(value if type(value) is str else _text(value))
     if found is None:
-        raise InvalidId("write it in UTC as 2026-11-15T12:00:00.000Z, or give your own time_of")
+        raise InvalidId(
+            "write the time in UTC as 2026-11-15T12:00:00.000Z, or give your own time_of"
+        )
     minute, second, fraction = found.groups()
     second_ms = 1000 * int(second) + (int(f"{fraction}00"[:3]) if fraction else 0)
     try:
@@ -67,7 +69,7 @@ def _minute_ms(text: str) -> int:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidId(f"it must be text, not {shown(value)}")
+        raise InvalidId(f"the sort key must be text, not {shown(value)}")
     return value
 
 
@@ -127,7 +129,7 @@ def _spelled_so(value: str, spelling: str, raw: bytes) -> bytes:
     Another spelling of the same id would sort differently.
     """
     if value != spelling:
-        raise InvalidId(f"write it as {spelling}")
+        raise InvalidId(f"write the id as {spelling}")
     return raw
 
 

@@ -261,7 +261,7 @@ class Bounded:
         return stirred
 
     def close_if_stuck(self, now_s: float) -> None:
-        """Close the connection if its client has read nothing since the last call.
+        """Close the connection if its client has read nothing since this was last called.
 
         A client that reads slowly gets more time.
         """

@@ -225,7 +225,7 @@ class Registry:
     def check(self) -> None:
         """Raise if the store was wiped, replaced or set back since this process connected.
 
-        `check` makes no request to the store. `follow` notices such a change when it reads META.
+        `follow` notices such a change when it reads META. `check` itself makes no request.
         """
         if self.refusal:
             raise WrongIncarnation(self.refusal)

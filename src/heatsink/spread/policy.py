@@ -198,8 +198,8 @@ class BucketPolicy:
     def _is_sure(self, heat: KeyHeat, buckets: int) -> bool:
         """Whether the rate is accurate enough to add buckets.
 
-        If it is not, the key gets no buckets before a precise window, unless even the lowest rate
-        in its interval fills half of another bucket.
+        If it is not, the key gets no buckets before a precise window. The exception: even at the
+        lowest rate in the interval, the last of its present buckets would be more than half full.
         """
         is_precise = heat.below_s <= PRECISE * heat.write_units_s
         least_s = heat.write_units_s - heat.below_s

@@ -63,7 +63,7 @@ async def test_a_slash_at_the_end_or_in_a_key_is_not_found_and_says_the_cure(
 ) -> None:
     for method, path in (("POST", f"{MESSAGES}/"), ("GET", f"{MESSAGES}/"), ("GET", "/v1/heat/")):
         told = check(await api.request(method, path), 404)["detail"]
-        assert told.endswith("did you mean the path without its last slash?")
+        assert told.endswith("did you mean the path without the slash at its end?")
     for method in ("GET", "POST"):
         told = check(await api.request(method, "/v1/conversations/a/b/messages"), 404)["detail"]
         assert told.endswith(

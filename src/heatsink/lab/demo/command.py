@@ -39,7 +39,7 @@ NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
     "act_name",
     default="1",
     type=click.Choice([*NUMBERS, *NAMES, ALL]),
-    help="Act to play, by number or name. On the page, the act that starts first.",
+    help="Number or name of the act to play. The page has all acts and opens with this one.",
 )
 @click.option("--brief", is_flag=True, help="Play shorter acts with less traffic.")
 @click.option(

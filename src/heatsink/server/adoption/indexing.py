@@ -64,7 +64,7 @@ class IndexStanding(msgspec.Struct, frozen=True):
 
 
 async def settle(registry: Registry, clock: Clock, in_flight_s: float) -> None:
-    """Wait until every process has renewed its view, and its older calls have ended.
+    """Wait until every process has renewed its view, and all calls from before that have ended.
 
     `in_flight_s` is the longest time that a call of a process may take to reach DynamoDB.
     """

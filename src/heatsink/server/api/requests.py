@@ -241,7 +241,7 @@ class RouteTable:
         node, values = self._root, []
         parts = raw_path.split("/")[1:]
         if not parts[-1] and self._has(parts[:-1]):
-            raise Refusal(404, f"{NOTHING}; did you mean the path without its last slash?")
+            raise Refusal(404, f"{NOTHING}; did you mean the path without the slash at its end?")
         for place, part in enumerate(parts, start=1):
             following = node.children.get(part)
             if following is None:

@@ -46,9 +46,9 @@ SHOW = 0  # `--partitions` without a number
 @click.option(
     "--data",
     type=click.Path(dir_okay=False),
-    help="File that keeps all tables: it survives restarts and kill -9.",
+    help="File in which the emulator keeps all tables. They survive restarts and kill -9.",
 )
-@click.option("--in-memory", is_flag=True, help="Keep no file, which is the default.")
+@click.option("--in-memory", is_flag=True, help="Keep no file (the default).")
 @click.option("--seed", type=int, help="Seed of everything random in the emulator; default: none.")
 @click.option(
     "--write-limit", type=UNITS, default=1e3, help="Maximum write units/s of a partition."

@@ -82,7 +82,7 @@ class SqliteAlone:
         now = datetime.fromtimestamp(self._clock.now_s(), UTC)
         target = self._file.with_name(f"{self._file.name}.{now:%Y%m%dT%H%M%SZ}.copy")
         if target.exists():
-            raise InvalidSetting(f"{target} already exists: move it away, or retry in a second")
+            raise InvalidSetting(f"{target} already exists: move it away, or retry a second later")
         try:
             copy = sqlite3.connect(target)
             try:

@@ -529,7 +529,7 @@ class MemoryQueue(Timed):
         return found
 
     def ring(self, partition: int) -> None:
-        """Wake the processes: the partition may have new items."""
+        """Wake all worker processes: the partition may have new items."""
         for bell in self.bells:
             bell.ring(partition)
 

@@ -4,7 +4,7 @@ import { button, h, table, wide, write } from "/static/elements.js";
 import { decided, loadOlder, older } from "/static/history.js";
 import { count, moment, number, subject, target } from "/static/words.js";
 
-const LEAD = "Every decision that is in force or was, with its reason, the newest first. All servers act on these.";
+const LEAD = "All decisions, past and present, newest first, each with its reason. All servers act on those in force.";
 const SHOWN_MAX = 400;
 const NO_DECISIONS = [
   "No decisions yet. One is made when a key gets hot, or by ", h("code", {}, "heatsink pin KEY"), ".",
