@@ -568,7 +568,7 @@ class Registry:
 
     def now_ms(self) -> int:
         """Return the time now: this process's clock, or the store's time if that clock is wrong."""
-        return now_ms(self._clock) + self.time.correction_ms
+        return int(self._clock.now_s() * 1000) + self.time.correction_ms
 
     def past_ms(self) -> int:
         """Return the time now or, if the horizon is earlier, the horizon."""

@@ -9,6 +9,7 @@ before the old one stops accepting them. The system spreads new connections over
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import ssl
@@ -235,6 +236,8 @@ async def _serve(
         await gate.start(listeners, tls_of(settings.tls))
         stack.push_async_callback(gate.end)
         port = int(listeners[0].getsockname()[1])
+        gc.collect()
+        gc.freeze()  # what is here now stays: later collections need not look at it
         if ready is None:
             tell_started(settings, port)
         else:

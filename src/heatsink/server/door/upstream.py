@@ -118,11 +118,8 @@ def concerns(
     """
     if parameters is not None:
         name = parameters.get("TableName")
-        if type(name) is str:
-            if name in declared:
-                return True
-            if parameters.keys().isdisjoint(SEVERAL):
-                return table_of(name) in declared
+        if type(name) is str and parameters.keys().isdisjoint(SEVERAL):
+            return table_of(name) in declared
     return operation in PARTIQL or any(name in declared for name in tables_in(body))
 
 
@@ -165,7 +162,9 @@ class Spreading:
     async def answer(self, operation: str, body: bytes) -> Given:
         """Answer a request. Raises `HeatsinkError` if there is no answer."""
         parameters = decoded_if_small(operation, body)
-        if not concerns(self._declared, operation, body, parameters):
+        name = None if parameters is None else parameters.get("TableName")
+        is_declared = type(name) is str and name in self._declared  # most often: a quick answer
+        if not is_declared and not concerns(self._declared, operation, body, parameters):
             return passed(await self._client.forward(operation, body))
         self._registry.check()
         if is_thawed(self._registry):
