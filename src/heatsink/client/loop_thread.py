@@ -91,7 +91,8 @@ class LoopThread:
     def check(self) -> asyncio.AbstractEventLoop:
         """Return the event loop.
 
-        Raises `Closed` if the loop does not run, or runs in the parent process.
+        Raises `Closed` if the loop does not run, or if this process was forked from the one in
+        which it runs.
         """
         running = self._running
         if running is None or self._owner.is_forked:

@@ -142,15 +142,15 @@ def _outdated(index: SpreadIndex) -> WireError:
 class IndexSource(Source):
     """One bucket of a value in the new index, from which a page takes rows.
 
-    `tests` is the key condition. If a page continues another, the condition begins where that
-    ended.
+    `tests` is the key condition. If a page continues another one, the condition begins where the
+    other one ended.
     """
 
     def __init__(self, bucket: int | None, tests: dict[str, KeyTest]) -> None:
         super().__init__(bucket, None)
         self.tests = tests
         self.last: Item | None = None
-        """The last row that a page took, or dropped, from here, as it is stored."""
+        """The last row from this bucket that a page took or dropped, in its stored form."""
 
 
 class Entry(NamedTuple):
@@ -283,7 +283,7 @@ class IndexMerge(Merge):
     def _pass_by(self) -> None:
         """Note that the next page continues after this row in its bucket.
 
-        This does not happen for a row that ends the page, since the page would exceed 1 MB with it.
+        A row with which the page would exceed 1 MB is not passed by: the next page begins with it.
         """
         bucket, stored = self._next_row
         source = self._sources[bucket]

@@ -1,10 +1,11 @@
 """Notices items that are never spread since their sort keys carry no usable time.
 
-A sort key under a prefix `by_time` may carry no time that the rule can read. Or its time is from
-before the key was spread: a local time west of UTC looks hours old. Or the declaration misspells
-the prefix, so that sort keys with a time match no rule. Such items stay where they are, and the key
-stays hot. So the first puts to a table are looked at, and some of the later ones. If many of them
-are like that, the log says so. `explain` says so from the first few puts on.
+There are three causes. A sort key under a prefix `by_time` may carry no time that the rule can
+read. Or its time is from before the key was spread: for example, a local time west of UTC looks
+hours old. Or the declaration misspells the prefix, so that sort keys with a time match no rule.
+Such items are not spread, and the key stays hot. So Heatsink looks at the first puts to a table,
+and at some of the later ones. If many of them have such a sort key, it logs a warning. `explain`
+shows the warning already after the first few puts.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class RecentPuts:
         self._warned_ms: int | None = None
 
     def is_due(self, rule: Rule) -> bool:
-        """Count a put. Return whether to look at it: at the first ones, and later at a sample."""
+        """Count a put. Return whether to look at it: at the first ones, and later at some."""
         if rule.time_of is None and (rule is not UNSPREAD or not self._prefixes):
             return False
         self._count += 1

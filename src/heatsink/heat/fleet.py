@@ -71,9 +71,10 @@ def interval(rate: float, tau: float) -> tuple[float, float]:
     """Return two rates: the true rate of a sampled key is between them, with 99.9 % confidence.
 
     `rate` is an estimate from samples that stand for `tau` units each. The number of samples has a
-    Poisson distribution. This is its exact interval (Garwood 1936), with the quantiles by Wilson
-    and Hilferty (1931). A normal distribution instead would be wrong for few samples: with one
-    sample on average, its interval would hold with 99.1 %.
+    Poisson distribution. The function computes the exact interval of this distribution (Garwood
+    1936), with the approximation of its quantiles by Wilson and Hilferty (1931). The interval of a
+    normal distribution would be wrong for few samples: with one sample on average, it would hold
+    with a probability of only 99.1 %.
     """
     samples = max(rate, 0.0) / tau
     least = 0.0

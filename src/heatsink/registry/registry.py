@@ -147,8 +147,8 @@ class Registry:
         self._renewal: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
         self._changing = asyncio.Lock()
-        """Held during an append or an advance: a closed time that this process advances meanwhile
-        would pass the start of its new epochs."""
+        """Held during an append or an advance. If both ran at once, this process could advance the
+        closed time past the start of the epochs that it appends."""
         self._saying = b""
 
     @property

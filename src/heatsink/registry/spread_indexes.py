@@ -83,9 +83,10 @@ class SpreadNote(msgspec.Struct, frozen=True):
 class Swept(msgspec.Struct, frozen=True):
     """What sweeps have found in the retired buckets of a value.
 
-    These are the buckets of its epochs from before `epoch_ms`. The last `empty` sweeps in a row, up
-    to `last_ms`, found no item in them. After `SWEEPS` such sweeps the buckets are closed. One more
-    such sweep, a day later, lets queries forget them.
+    These are the buckets of its epochs from before `epoch_ms`. The last `empty` sweeps found no
+    item in them; the latest of these sweeps was at `last_ms`. After `SWEEPS` empty sweeps in a row,
+    the buckets are closed. If one more sweep, a day later, finds nothing either, queries no longer
+    read these buckets.
     """
 
     epoch_ms: int

@@ -117,9 +117,9 @@ class Running(msgspec.Struct, frozen=True):
 class CounterStore(Protocol):
     """Counters by partition. A *share* is the part of a counter that one partition holds.
 
-    Every method is one transaction. `SHARE_MAX` is a bound on each share's sum of adds and on each
-    writer's totals. A share may exceed the bound after a fold, and the sum of many writers may
-    exceed it. Such a share must stay readable.
+    Every method is one transaction. No single add may take a share's sum of adds past
+    `SHARE_MAX`, and no writer may take its totals past it. But a fold, or many writers together,
+    may take a share past this bound. The store must still be able to read such a share.
     """
 
     async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:

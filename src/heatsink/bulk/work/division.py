@@ -120,7 +120,7 @@ class Division:
         )
 
     def _leave(self, mine: Iterable[int]) -> None:
-        """Leave the partitions with items of unknown actions that this member had for long."""
+        """Leave partitions with items of unknown actions, if this member had them for a tenure."""
         now_s = self._clock.monotonic_s()
         self._since = {number: self._since.get(number, now_s) for number in mine}
         self._leaving &= self._since.keys()

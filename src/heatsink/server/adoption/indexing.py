@@ -75,7 +75,7 @@ async def settle(registry: Registry, clock: Clock, in_flight_s: float) -> None:
 
 
 class Runner:
-    """Meets what a migration needs."""
+    """Does what the steps of a migration ask for: calls, records and waits."""
 
     def __init__(
         self, registry: Registry, client: DynamoClient, clock: Clock, in_flight_s: float
@@ -116,7 +116,7 @@ class Runner:
             return of_heatsink(error)
 
     async def _send(self, call: Call) -> Body:
-        """Send a call. A throttled call was not done, so it is sent again."""
+        """Send a call. If it is throttled or the server fails, send it again."""
         attempt = 0
         while True:
             answer = await self._client.forward(call.operation, encode(call.parameters))

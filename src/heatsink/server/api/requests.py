@@ -54,7 +54,7 @@ SCOPES: dict[Scope, frozenset[Scope]] = {
     "operate": frozenset({"read", "work", "operate"}),
     "admin": frozenset({"read", "work", "operate", "admin"}),
 }
-"""The scopes of tokens, and which calls each allows, by the scope that a call needs."""
+"""The scopes of tokens. A token may make the calls that need one of the scopes in its set."""
 MIB = 1_024 * 1_024
 DIGITS_MAX = 18
 NAMES_AT = 3  # paths like /v1/bulk/{name}: what follows is one of a few verbs
@@ -153,12 +153,12 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Reply | Response]]
 class Route:
     """A route of the API: method, path, handler and rules. With `scope` None anyone may call it.
 
-    `name` is the operation's id in the OpenAPI document: generated clients name a function so.
-    With `stream` the body is read, or the response sent, in pieces. `statuses` are the codes of
-    success. `problems` maps each error code that only some calls can have to what it means for this
-    route; an empty text stands for the meaning that the code has in all these calls. Browsers and
-    CDNs may cache `absorbed` reads for a moment. `audited` calls are logged. `retry_key` describes
-    the header Idempotency-Key; empty if the call does not take it.
+    `name` is the operation's id in the OpenAPI document. Generated clients use it as the name of a
+    function. With `stream` the body is read, or the response sent, in pieces. `statuses` are the
+    codes of success. `problems` has the error codes that this route can return but many others
+    cannot, each with its meaning here; an empty text stands for the code's usual meaning. Browsers
+    and CDNs may cache `absorbed` reads for a moment. `audited` calls are logged. `retry_key`
+    describes the header Idempotency-Key; empty if the call does not take it.
     """
 
     method: str
@@ -263,7 +263,7 @@ class RouteTable:
         return node is not None and bool(node.routes)
 
     def _escaped(self, raw_path: str) -> str | None:
-        """Return the path with a key's slashes as %2F, if one of our paths is like that."""
+        """Return the path with the slashes of a key as %2F; None if no route has such a path."""
         if len(raw_path) > PATH_LOOKED_AT:
             return None
         parts = raw_path.split("/")[1:]

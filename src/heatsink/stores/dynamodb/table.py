@@ -214,7 +214,8 @@ class LayoutCopy(msgspec.Struct, gc=False):
         except InvalidSetting:
             raise Misconfigured(
                 f"the copy of the layout of {self.name!r} is not valid: check whether another "
-                "program writes to the table. Delete the item, then run heatsink fsck --rebuild"
+                f"program writes to the table. Delete the copy (the item with s={self.name} and p "
+                "from %keys#0 to %keys#15), then run heatsink fsck --rebuild"
             ) from None
 
 

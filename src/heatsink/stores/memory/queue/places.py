@@ -127,9 +127,9 @@ class Key:
     ) -> tuple[Granted, list[int]]:
         """Record what a holder says in `ask`.
 
-        Returns what the holder is granted, and the bells of the holders that got an offer. A call
-        whose turn is not above that of the holder's last call changes nothing, unless it is 0.
-        Without `grants`, nobody gets a place now.
+        Returns what the holder is granted, and the bells of the holders that got an offer. If the
+        call's turn is not 0, and not above the turn of the holder's last call, the call changes
+        nothing. Without `grants`, nobody gets a place now.
         """
         self.expire(request.rule, now_ms)
         mine = self.holders.get(request.holder)
