@@ -24,7 +24,9 @@ import os
 import resource
 import signal
 import sys
+from collections import deque
 from contextlib import AsyncExitStack
+from math import inf
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -35,6 +37,7 @@ import msgspec
 
 from heatsink.client import Heatsink, Settings
 from heatsink.errors import HeatsinkError
+from heatsink.registry.decisions import RegistryStore
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.embedded import free_port
 from heatsink.stores.redis import with_redis
@@ -57,7 +60,8 @@ WRITE_S = 0.02
 LED_AGAIN_S_MAX = 10.0
 LOOK_S = 0.02
 FILES = 60  # that Redis and the feeding process open besides
-GAP_S = 0.7  # between two closed times: longer gaps are printed, with their time
+LATE_S = 0.7  # closed times that a follower hears later than this are printed, with their time
+LATE_S_MAX = 1.0
 HZ = os.sysconf("SC_CLK_TCK")
 
 
@@ -73,31 +77,55 @@ def resident_mb(pid: int) -> float:
 
 
 class Follower:
-    """A real client that hears the news: the times between two closed times, and how late it is."""
+    """A real client that hears the news: how late it hears a closed time, and how far its horizon
+    is from now.
 
-    def __init__(self, hs: Heatsink) -> None:
+    A closed time is late while META holds it and the follower does not. In a large fleet the leader
+    publishes news less often, and keeps the closed time further ahead for that. So the time between
+    two closed times says nothing about either.
+    """
+
+    def __init__(self, hs: Heatsink, store: RegistryStore) -> None:
+        """`store` is read to see when META gets a closed time."""
         self._registry = hs.parts.registry
-        self.gaps: list[tuple[float, float]] = []  # when, and how long
+        self._store = store
+        self._awaited: deque[tuple[float, int]] = deque()  # since when META holds a closed time
+        self.lates: list[tuple[float, float]] = []  # when a closed time came late, and how late
         self.heard = 0
-        self.longest_s = 0.0
-        self.late_s = float("-inf")
+        self.longest_gap_s = 0.0
+        self.late_s = 0.0
+        self.ahead_s, self.ahead_most_s = inf, -inf
 
     async def watch(self) -> None:
+        view = self._registry.view
         began_s = since_s = looked_s = perf_counter()
-        known = self._registry.view.horizon_ms
+        known = view.horizon_ms
         while True:
             await asyncio.sleep(LOOK_S)
             now_s = perf_counter()
-            own_s, looked_s = now_s - looked_s - LOOK_S, now_s  # what this process itself was late
-            gap_s = now_s - since_s - max(own_s, 0.0)
-            self.longest_s = max(self.longest_s, gap_s)
-            behind_ms = self._registry.now_ms() - self._registry.view.horizon_ms
-            self.late_s = max(self.late_s, behind_ms / 1000 - max(own_s, 0.0))
-            if self._registry.view.horizon_ms != known:
+            own_s = max(now_s - looked_s - LOOK_S, 0.0)  # what this process itself was late
+            looked_s = now_s
+            await self._look(now_s, own_s, now_s - began_s)
+            self.longest_gap_s = max(self.longest_gap_s, now_s - since_s - own_s)
+            if view.horizon_ms != known:
                 self.heard += 1
-                if gap_s > GAP_S:
-                    self.gaps.append((round(now_s - began_s, 1), round(gap_s, 2)))
-                known, since_s = self._registry.view.horizon_ms, now_s
+                known, since_s = view.horizon_ms, now_s
+
+    async def _look(self, now_s: float, own_s: float, passed_s: float) -> None:
+        closed_ms = (await self._store.meta()).meta.closed_ms
+        horizon_ms, own_ms = self._registry.view.horizon_ms, self._registry.now_ms()
+        self._awaited = deque((since_s + own_s, each) for since_s, each in self._awaited)
+        if closed_ms > (self._awaited[-1][1] if self._awaited else horizon_ms):
+            self._awaited.append((now_s, closed_ms))
+        while self._awaited and self._awaited[0][1] <= horizon_ms:
+            since_s, _ = self._awaited.popleft()
+            if now_s - since_s > LATE_S:
+                self.lates.append((round(passed_s, 1), round(now_s - since_s, 2)))
+            self.late_s = max(self.late_s, now_s - since_s)
+        if self._awaited:
+            self.late_s = max(self.late_s, now_s - self._awaited[0][0])
+        self.ahead_s = min(self.ahead_s, (horizon_ms - own_ms) / 1000 + own_s)
+        self.ahead_most_s = max(self.ahead_most_s, (closed_ms - own_ms) / 1000)
 
 
 class Usage:
@@ -242,7 +270,8 @@ async def run(bench: Bench, scale: Scale) -> None:
         watching = asyncio.ensure_future(spreading.watch())
         await asyncio.sleep(WARM_UP_S)
         bench.add("servers without a connection of their own for reports", "", [servers - senders])
-        await measure(bench, hs, driver, pids, feeding)
+        follower = Follower(hs, stores.registry)
+        await measure(bench, hs, follower, driver, pids, feeding)
         watching.cancel()
         spreading.report(bench)
         await fail_over(bench, hs, driver, at, pids["redis"])
@@ -258,9 +287,14 @@ async def published(driver: Any) -> int:
 
 
 async def measure(
-    bench: Bench, hs: Heatsink, driver: Any, pids: dict[str, int], feeding: Any
+    bench: Bench,
+    hs: Heatsink,
+    follower: Follower,
+    driver: Any,
+    pids: dict[str, int],
+    feeding: Any,
 ) -> None:
-    registry, follower, usage = hs.parts.registry, Follower(hs), Usage(pids)
+    registry, usage = hs.parts.registry, Usage(pids)
     term, before = (await registry.renew()).meta.term, await driver.info()
     news, began_s = await published(driver), perf_counter()
     watching = asyncio.ensure_future(follower.watch())
@@ -269,8 +303,8 @@ async def measure(
     watching.cancel()
     meta = (await registry.renew()).meta
     news = await published(driver) - news
-    if follower.gaps:
-        print(f"gaps between closed times (s after the start, s): {follower.gaps}", flush=True)
+    if follower.lates:
+        print(f"late closed times (s after the start, s): {follower.lates}", flush=True)
 
     def add(metric: str, unit: str, value: float, target: float | None = None) -> None:
         bench.add(metric, unit, [value], None if target is None else at_most(target))
@@ -296,8 +330,12 @@ async def measure(
     add("news that the leader published", "/s", news / took_s)
     add("changes of the term", "", float(meta.term - term), 0)
     add("closed times heard by a follower", "/s", follower.heard / took_s)
-    add("longest time between two of them", "s", follower.longest_s, 1.0)
-    add("least distance of its horizon from now", "s", -follower.late_s)
+    metric = "longest time until a follower has a closed time that META holds"
+    add(metric, "s", follower.late_s, LATE_S_MAX)
+    metric = "least time that the follower's horizon is ahead of now"
+    bench.add(metric, "s", [follower.ahead_s], at_least(0.0))
+    add("most time that the closed time is ahead of now", "s", follower.ahead_most_s)
+    add("longest time between two closed times that it heard", "s", follower.longest_gap_s)
     add("senders of reports and readers of news, CPU", "s/s", told.cpu_s / told.seconds)
     add("senders of reports, longest delay", "s", told.late_s)
     add("polls of servers that missed news", "", float(told.polls))

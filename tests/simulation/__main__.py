@@ -19,6 +19,7 @@ from tests.emulator.simulation.followed import simulate_followed
 from tests.emulator.simulation.world import simulate as simulate_engine
 from tests.heat import faulty_fleets, fleets
 from tests.reads import world as reads
+from tests.registry import leading
 from tests.timelines import simulation as timelines
 
 from .history import Violation
@@ -40,10 +41,11 @@ RUNS: dict[str, Callable[[int], object]] = {
     "cured-fleet": simulate_cure_of_a_fleet,
     "fleets": fleets.simulate,
     "faulty-fleets": faulty_fleets.simulate,
+    "leading": leading.simulate,
 }
 REPORTED = 20  # seeds
 INTERRUPTED = 130
-VIOLATIONS = (Violation, reads.Violation, timelines.Violation, fleets.Violation)
+VIOLATIONS = (Violation, reads.Violation, timelines.Violation, fleets.Violation, leading.Violation)
 
 
 class Played(NamedTuple):

@@ -23,13 +23,16 @@ between two polls. New epochs then start later by the same time. When the closed
 process that writes reads META at once, whatever the fleet's size. So after a silence of `pushed_s`
 the closed time is kept `FAIL_OVER_S` further ahead: each process reads META
 about once before the next leader is there. While a leader publishes, this must not happen: it would
-have no closed time to publish meanwhile, and all changes of layout would be late.
+have no closed time to publish meanwhile, and all changes of layout would be late. So the leader
+measures another silence: the time since the first of its own publications that it has not heard
+back. Neither a stall of the leader nor news that repeats a closed time counts as silence.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
@@ -73,6 +76,7 @@ NOTICE_S = 5.0  # without news for this long, a process no longer follows the la
 TELLS_S = 25_000.0  # messages with news per second that all processes together get
 FAIL_OVER_S = 4.0  # a usual fail-over, with some room
 PUSHED_S = 1.0
+UNHEARD_MAX = 100  # publications of a leader that it remembers until it hears them
 MISSED = 3.0  # publications: if so many do not arrive, the leader is gone, or the subscription
 FOREIGN = (
     "News of the registry on Redis is of another data store, or of this one before a rebuild. "
@@ -273,6 +277,7 @@ class NewsListener:
         self._doubted: Meta | None = None  # META when news was first too far ahead of it
         self._notice = b""
         self._sealed_notice = b""
+        self._published: deque[tuple[int, float]] = deque()  # by this process, and not heard yet
         self.told_s: float | None = None
         """When the last news of a leader arrived, on the monotonic clock. The first news may be
         old and does not count."""
@@ -381,14 +386,33 @@ class NewsListener:
         self._asked_s = self._clock.monotonic_s()
         self._jitter = self._rng.uniform(0.5, 1.5)
 
-    def horizon_ms(self, servers: int) -> int:
+    def note_publication(self, closed_ms: int) -> None:
+        """Note that this process publishes this closed time now, so that it should hear it soon."""
+        if len(self._published) < UNHEARD_MAX:
+            self._published.append((closed_ms, self._clock.monotonic_s()))
+
+    def _silent_s(self, servers: int, leads: bool) -> float:
+        """How long no news has come.
+
+        For the leader, this is how long its own publications have not come back.
+        """
+        if not leads:
+            return self._clock.monotonic_s() - self._heard_s
+        unheard = self._published
+        while unheard and unheard[0][0] <= self._closed_ms:
+            unheard.popleft()
+        if not unheard:
+            return 0.0
+        return self._clock.monotonic_s() - unheard[0][1] + tells_s(servers)
+
+    def horizon_ms(self, servers: int, leads: bool) -> int:
         """Return how far ahead of now the closed time should be, in ms.
 
         The longer ago the last news came, the larger the distance. In a large fleet a process
         without news polls the store rarely, so it learns late of a new closed time. And there a
         leader publishes less often: a process can miss one publication.
         """
-        silent_s = self._clock.monotonic_s() - self._heard_s
+        silent_s = self._silent_s(servers, leads)
         told_ms = HORIZON_MS + int(2000 * (tells_s(servers) - FOLLOW_S))
         ahead_s = silent_s + (FAIL_OVER_S if silent_s > pushed_s(servers) else 0.0)
         return max(told_ms, int(1000 * min(ahead_s, _unasked_s(servers))))
@@ -457,10 +481,14 @@ class Teller:
     After a failure to publish, it pauses for `PAUSE_S`.
     """
 
-    def __init__(self, news: NewsStore, store: RegistryStore, clock: Clock) -> None:
+    def __init__(
+        self, news: NewsStore, store: RegistryStore, clock: Clock, listener: NewsListener
+    ) -> None:
+        """`listener` is this process's own: it should hear what is published."""
         self._news = news
         self._store = store
         self._clock = clock
+        self._listener = listener
         self._told: int | None = None
         self._resume_s = float("-inf")
         self._told_s = float("-inf")
@@ -476,6 +504,7 @@ class Teller:
             now_s = self._clock.monotonic_s()
             if now_s >= max(self._resume_s, self._told_s + tells_s(meta.servers) - FOLLOW_S):
                 self._told_s = now_s
+                self._listener.note_publication(meta.closed_ms)
                 await self._tell(meta, notice)
 
     async def _tell(self, meta: Meta, notice: bytes) -> None:

@@ -139,7 +139,8 @@ class Registry:
         self._meta: Meta | None = None
         self.refusal = ""  # why the store must not be used any more; empty while it may
         self._listener = NewsListener(news, clock, rng or Random()) if news else None
-        self._teller = Teller(news, store, clock) if news else None
+        heard = self._listener
+        self._teller = Teller(news, store, clock, heard) if news and heard else None
         self._latency = Latency()
         self.time = Timekeeper()
         self.behind_ms_max = BEHIND_MS_MAX
@@ -286,7 +287,7 @@ class Registry:
         `reading`, META is read first.
         """
         reading = reading or await self.renew()
-        horizon_ms = self._horizon_ms()
+        horizon_ms = self._horizon_ms(leads)
         enough_ms = horizon_ms if leads else self._thin_ms()
         steady_ms = self.time.steady_ms(self._clock.monotonic_s())
         closed_ms = rules.new_closed_time(reading, steady_ms, enough_ms, horizon_ms)
@@ -296,11 +297,10 @@ class Registry:
             async with self._changing:
                 await self._catch_up(await self._ours(self._store.advance(closed_ms)))
 
-    def _horizon_ms(self) -> int:
+    def _horizon_ms(self, leads: bool = False) -> int:
         horizon_ms = rules.horizon_for(self._latency.typical_s)
-        if self._listener is not None:
-            return max(horizon_ms, self._listener.horizon_ms(self.servers))
-        return horizon_ms
+        told_ms = self._listener.horizon_ms(self.servers, leads) if self._listener else 0
+        return max(horizon_ms, told_ms)
 
     def _thin_ms(self) -> int:
         return rules.thin_ms(self._latency.typical_s)
