@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from heatsink import errors
-from heatsink.errors import ANSWERS, Answer, answer_of, answer_to
+from heatsink.errors import ANSWERS, ErrorCodes, answer_of, answer_to
 from heatsink.primitives.checks import check_whole
 
 ALL = [
@@ -30,7 +30,7 @@ def test_every_error_has_an_answer(kind: type[errors.HeatsinkError]) -> None:
 
 def test_the_nearest_class_counts() -> None:
     assert answer_to(errors.NoTable) == ANSWERS[errors.Misconfigured]
-    assert answer_to(errors.InvalidKey) == Answer(400, 2)
+    assert answer_to(errors.InvalidKey) == ErrorCodes(400, 2)
     assert answer_to(errors.IdReused).status == 422
 
 

@@ -211,7 +211,7 @@ class WrongIncarnation(RegistryError):
     """The data store was restored, replaced or wiped since this process connected: reconnect."""
 
 
-class Answer(NamedTuple):
+class ErrorCodes(NamedTuple):
     """The HTTP status and the exit code for a kind of error."""
 
     status: int
@@ -227,24 +227,26 @@ class Answer(NamedTuple):
 
 
 RETRY_AFTER_S = 1
-ANSWERS: dict[type[HeatsinkError], Answer] = {  # a class not listed here has its parent's answer
-    HeatsinkError: Answer(503, 1, RETRY_AFTER_S),
-    InvalidInput: Answer(400, 2),
-    NotFound: Answer(404, 1),
-    Misconfigured: Answer(503, 1, RETRY_AFTER_S),  # the request is fine: it may be sent again
-    Conflict: Answer(409, 1),
-    IdReused: Answer(422, 1),
-    TokenExpired: Answer(410, 1),
-    Throttled: Answer(429, 1, RETRY_AFTER_S),
+ANSWERS: dict[
+    type[HeatsinkError], ErrorCodes
+] = {  # a class not listed here has its parent's answer
+    HeatsinkError: ErrorCodes(503, 1, RETRY_AFTER_S),
+    InvalidInput: ErrorCodes(400, 2),
+    NotFound: ErrorCodes(404, 1),
+    Misconfigured: ErrorCodes(503, 1, RETRY_AFTER_S),  # the request is fine: it may be sent again
+    Conflict: ErrorCodes(409, 1),
+    IdReused: ErrorCodes(422, 1),
+    TokenExpired: ErrorCodes(410, 1),
+    Throttled: ErrorCodes(429, 1, RETRY_AFTER_S),
 }
 
 
-def answer_to(kind: type[HeatsinkError]) -> Answer:
+def answer_to(kind: type[HeatsinkError]) -> ErrorCodes:
     """Return the HTTP status and the exit code for errors of a class."""
     return next(ANSWERS[each] for each in kind.__mro__ if each in ANSWERS)
 
 
-def answer_of(error: HeatsinkError) -> Answer:
+def answer_of(error: HeatsinkError) -> ErrorCodes:
     """Return the HTTP status and the exit code for an error.
 
     If the last attempt before the deadline was throttled, the status is 429.

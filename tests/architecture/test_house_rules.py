@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 600
 PROTOCOL_METHODS_MAX = 8
 PARAMETERS_MAX = 8
+SAME_NAME_MAX = 2
 
 GENERATED = "do not edit"  # what such a module says of itself: nobody reads it from top to bottom
 BANNED_NAMES = {"utils", "util", "common", "base", "helpers", "manager", "misc"}
@@ -190,3 +192,11 @@ def foreign_errors(module: Path) -> Iterator[str]:
 def test_errors_are_ours() -> None:
     """What a caller may see derives from HeatsinkError: no bare ValueError or RuntimeError."""
     assert faults(foreign_errors) == []
+
+
+def test_a_class_name_has_few_meanings() -> None:
+    """Two classes of packages far apart may share a short name. A third one needs another name."""
+    found = Counter(
+        node.name for module in MODULES for node in nodes(module) if isinstance(node, ast.ClassDef)
+    )
+    assert {name: count for name, count in found.items() if count > SAME_NAME_MAX} == {}

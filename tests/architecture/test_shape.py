@@ -50,7 +50,7 @@ LONG_CONSTRUCTORS = {
     "bulk/actions.py:Context": "what a handler sees; tests make one by a function with defaults",
     "bulk/submit.py:Submission": JOINS,
     "bulk/work/consumer.py:Consumer": JOINS,
-    "bulk/work/places.py:Places": JOINS,
+    "bulk/work/places.py:LimitPlaces": JOINS,
     "bulk/work/pool.py:WorkerPool": JOINS,
     "bulk/work/pump.py:Pump": JOINS,
     "client/heatsink.py:Heatsink": "groups them in a Blueprint; tests pass the few that they need",

@@ -18,7 +18,7 @@ from heatsink.door.keys import TAG
 from heatsink.door.times import iso_text, millis_text
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import SystemClock
-from heatsink.registry.declarations import Declared, declare
+from heatsink.registry.declarations import DeclaredTable, declare
 from heatsink.server.adoption.steps import registry_at
 from tests.adoption import complete_adoption
 from tests.waiting import until
@@ -95,7 +95,7 @@ def test_a_declaration_that_places_all_items_alike_is_accepted(engine: Engine, s
 def test_of_two_processes_that_declare_at_the_same_moment_the_first_wins(engine: Engine) -> None:
     async def both() -> list[Any]:
         async with registry_at(engine.registry, SystemClock()) as registry:
-            others = [Declared("p", "s", "S", {prefix: "by_time iso_text"}) for prefix in "AB"]
+            others = [DeclaredTable("p", "s", "S", {prefix: "by_time iso_text"}) for prefix in "AB"]
             declaring = [declare(registry, "race", one, SystemClock()) for one in others]
             return await asyncio.gather(*declaring, return_exceptions=True)
 

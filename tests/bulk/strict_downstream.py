@@ -10,7 +10,7 @@ from math import inf
 from random import Random
 from typing import Protocol
 
-from heatsink.stores.memory.queue.homes import Limit, refused, reserve
+from heatsink.stores.memory.queue.homes import RateState, refused, reserve
 
 BEGIN_MS = 1_800_000_000_000.0
 TICK_MS = 5.0
@@ -78,7 +78,7 @@ class Fleet:
     """Always has something to start; its starts are late by chance and its answers take a while."""
 
     downstream: Strict
-    limit: Limit
+    limit: RateState
     unlimited_per_s: float
     chance: Random
     late_ms: float = 5.0

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from heatsink.bulk.limits import (
     Ask,
-    Declared,
+    DeclaredLimits,
     Granted,
     HoldAnswer,
     HoldRequest,
@@ -319,15 +319,15 @@ async def test_use_shows_the_keys_that_are_waited_for(home: Home) -> None:
 
 async def test_a_limit_stays_as_a_live_process_declares_it(home: Home) -> None:
     store, other = home.store, Limit("five", running=6)
-    first = Declared({"five": FIVE}, {"send": ("five",), "plain": ()})
+    first = DeclaredLimits({"five": FIVE}, {"send": ("five",), "plain": ()})
     assert await store.declare("one", first, 1_000) == first
-    second = Declared({"five": other}, {"send": ("five",)})
+    second = DeclaredLimits({"five": other}, {"send": ("five",)})
     assert (await store.declare("two", second, 1_000)).limits == {"five": FIVE}
     await home.wait(1_000)
     assert (await store.declare("two", second, 1_000)).limits == {"five": other}
     assert (await store.declared()).of("send") == (other,)
     await home.wait(ANNOUNCED_MS + 1_000)
-    assert await store.declared() == Declared()
+    assert await store.declared() == DeclaredLimits()
 
 
 async def test_all_stores_grant_the_same(

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from heatsink.bulk.batch import Rate
 from heatsink.bulk.store import LATE_MS
-from heatsink.stores.memory.queue.homes import GUARD_MS, Limit, declared, rate_of, refused, reserve
+from heatsink.stores.memory.queue.homes import (
+    GUARD_MS,
+    RateState,
+    declared,
+    rate_of,
+    refused,
+    reserve,
+)
 from tests.planted import usually
 
 from .strict_downstream import BEGIN_MS, STRICT, Fleet
@@ -39,7 +46,7 @@ class Booked(NamedTuple):
 
 
 def starts_of(rate: Rate, asks: list[Ask], refusals: frozenset[int]) -> list[Booked]:
-    limit, now_ms, booked = Limit(rate), BEGIN_MS, []
+    limit, now_ms, booked = RateState(rate), BEGIN_MS, []
     for number, ask in enumerate(asks):
         now_ms += ask.pause_ms
         if number in refusals:
@@ -98,7 +105,7 @@ def test_no_period_holds_more_starts_than_the_rate_however_late_each_is(
 @given(rate=RATES)
 def test_a_rate_that_is_always_asked_for_is_used(rate: Rate) -> None:
     periods_ms = 30 * 1000 * rate.period_s
-    limit, booked = Limit(rate), 0
+    limit, booked = RateState(rate), 0
     while limit.next_ms < BEGIN_MS + periods_ms:
         limit, grants = reserve(limit, max(limit.next_ms, BEGIN_MS), 10_000, 1_000)
         booked += grants.size * len(grants.wait_ms)
@@ -107,14 +114,14 @@ def test_a_rate_that_is_always_asked_for_is_used(rate: Rate) -> None:
 
 
 def test_nothing_is_booked_far_ahead() -> None:
-    limit, grants = reserve(Limit(Rate(1, 60.0)), BEGIN_MS, 5, 50)
+    limit, grants = reserve(RateState(Rate(1, 60.0)), BEGIN_MS, 5, 50)
     assert grants.wait_ms == [0]
     limit, grants = reserve(limit, BEGIN_MS, 5, 50)
     assert (grants.wait_ms, grants.then_ms) == ([], 60_020)
 
 
 def test_a_rate_that_is_raised_holds_in_a_moment() -> None:
-    limit, _ = reserve(Limit(Rate(1, 3600.0)), BEGIN_MS, 1, 1_000)
+    limit, _ = reserve(RateState(Rate(1, 3600.0)), BEGIN_MS, 1, 1_000)
     raised = declared(limit, Rate(100), BEGIN_MS)
     _, grants = reserve(raised, BEGIN_MS + 1_020, 5, 1_000)
     assert grants.wait_ms[0] == 0
@@ -123,13 +130,13 @@ def test_a_rate_that_is_raised_holds_in_a_moment() -> None:
 
 
 def test_asked_for_none_it_books_none() -> None:
-    limit, grants = reserve(Limit(Rate(10)), BEGIN_MS, 0, 1_000)
+    limit, grants = reserve(RateState(Rate(10)), BEGIN_MS, 0, 1_000)
     assert (grants.wait_ms, grants.now_ms) == ([], BEGIN_MS)
     assert reserve(limit, BEGIN_MS, 1, 1_000)[1].wait_ms == [0]
 
 
 def test_who_has_room_for_less_than_a_grant_leaves_the_rest_to_others() -> None:
-    limit, whole = reserve(Limit(Rate(1_000)), BEGIN_MS, 10, 1_000)
+    limit, whole = reserve(RateState(Rate(1_000)), BEGIN_MS, 10, 1_000)
     step_ms = limit.next_ms - BEGIN_MS
     limit, part = reserve(limit, BEGIN_MS, 3, 1_000)
     assert (whole.size, part.size, len(part.wait_ms)) == (10, 3, 1)
@@ -139,7 +146,7 @@ def test_who_has_room_for_less_than_a_grant_leaves_the_rest_to_others() -> None:
 @given(per_s=st.integers(150, 1_500), seed=st.integers(0, 1_000))
 @settings(deadline=None)
 def test_grants_in_pieces_hold_the_rate(per_s: int, seed: int) -> None:
-    limit, chance, starts = Limit(Rate(per_s)), Random(seed), []
+    limit, chance, starts = RateState(Rate(per_s)), Random(seed), []
     while limit.next_ms < BEGIN_MS + 2_500:
         now_ms = max(limit.next_ms, BEGIN_MS)
         limit, grants = reserve(limit, now_ms, chance.randint(1, 20), 0)
@@ -148,7 +155,7 @@ def test_grants_in_pieces_hold_the_rate(per_s: int, seed: int) -> None:
 
 
 def test_a_lane_without_a_limit_starts_at_once() -> None:
-    _, grants = reserve(Limit(), BEGIN_MS, 2_500, 50)
+    _, grants = reserve(RateState(), BEGIN_MS, 2_500, 50)
     assert (grants.size, grants.wait_ms) == (1_000, [0, 0, 0])
 
 
@@ -156,7 +163,7 @@ def test_a_lane_without_a_limit_starts_at_once() -> None:
 
 
 def fleet(kind: str, per_s: float, declared: Rate | None = None) -> Fleet:
-    return Fleet(STRICT[kind](per_s), Limit(declared), 20 * per_s, Random(7))
+    return Fleet(STRICT[kind](per_s), RateState(declared), 20 * per_s, Random(7))
 
 
 @KINDS_AND_LIMITS
@@ -190,7 +197,7 @@ def test_a_declared_rate_above_the_limit_is_corrected(kind: str) -> None:
 def test_what_is_explored_never_exceeds_what_is_declared(
     pauses_ms: list[float], started_per_s: float
 ) -> None:
-    limit, now_ms = Limit(Rate(50)), BEGIN_MS
+    limit, now_ms = RateState(Rate(50)), BEGIN_MS
     for pause_ms in pauses_ms:
         now_ms += pause_ms
         limit = refused(limit, now_ms, started_per_s, 0)
@@ -200,12 +207,12 @@ def test_what_is_explored_never_exceeds_what_is_declared(
 
 
 def test_answers_to_one_surge_count_once() -> None:
-    once = refused(Limit(), BEGIN_MS, 1_000, 0)
+    once = refused(RateState(), BEGIN_MS, 1_000, 0)
     assert refused(once, BEGIN_MS + GUARD_MS, 1_000, 0) == once
 
 
 def test_nothing_starts_before_the_downstream_wants_to_be_asked_again() -> None:
-    limit = refused(Limit(), BEGIN_MS, 1_000, 7_000)
+    limit = refused(RateState(), BEGIN_MS, 1_000, 7_000)
     _, grants = reserve(limit, BEGIN_MS, 10, 50)
     assert (grants.wait_ms, grants.then_ms) == ([], 7_000)
 
@@ -233,8 +240,8 @@ def test_a_pace_that_is_mostly_unused_does_not_grow_either() -> None:
 
 
 def test_a_search_that_nobody_answers_stays_finite() -> None:
-    limit = refused(Limit(), BEGIN_MS, 1_000, 0)
-    limit = Limit(None, limit.explored, BEGIN_MS + 1e12)
+    limit = refused(RateState(), BEGIN_MS, 1_000, 0)
+    limit = RateState(None, limit.explored, BEGIN_MS + 1e12)
     rate = rate_of(limit, BEGIN_MS + 1e11)
     assert rate is not None
     assert rate < 1e15

@@ -18,7 +18,7 @@ from heatsink.bulk.store import Setback
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
-from heatsink.stores.redis.connection import Connection, Refused
+from heatsink.stores.redis.connection import Connection, RedisRefused
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing import ManualClock
 from heatsink.testing.redis import RedisCluster, RedisServer
@@ -98,6 +98,6 @@ async def test_a_queue_can_do_its_work(guarded: RedisServer | RedisCluster) -> N
 async def test_a_queue_can_do_no_more(words: tuple[str, ...]) -> None:
     with real(partial(RedisServer, acl=[ADMIN, ROLE])) as server:
         connection = Connection(patient(server.url_for(*LOGIN)), ManualClock(), Random(1))
-        with pytest.raises(Refused):
+        with pytest.raises(RedisRefused):
             await connection.run(*words)
         await connection.close()

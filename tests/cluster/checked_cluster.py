@@ -20,9 +20,9 @@ from random import Random
 
 import msgspec
 
-from heatsink.cluster.answers import Migration, Node, Topology
-from heatsink.cluster.load import NodeCounters, SlotCounters, Snapshot
-from heatsink.cluster.policy import Move
+from heatsink.cluster.answers import Node, SlotMigration, Topology
+from heatsink.cluster.load import ClusterCounters, NodeCounters, SlotCounters
+from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits, SlotRules
 from heatsink.cluster.sizes import CROWDED, GIVE, PAGES, ROOM, NodeMemory, SlotSize
 from heatsink.errors import Unavailable
@@ -73,7 +73,7 @@ class Cluster:
         """What reads on replicas cost, as a part of a slot's load on its primary."""
         self.counted = {slot: [0.0] * 6 for slot in range(SLOTS)}
         self.read_s = 0.0
-        self.jobs: list[Migration] = []
+        self.jobs: list[SlotMigration] = []
         self.ends_s: dict[str, float] = {}
         self.by: dict[str, str] = {}
         self.by_life: dict[str, int] = {}
@@ -148,11 +148,11 @@ class Cluster:
         for id in self.primaries:
             flags = {"master", *(["fail?"] if id in self.failing else [])}
             owned = tuple((slot, slot) for slot, owner in self.owner.items() if owner == id)
-            nodes.append(Node(id, id, 1, frozenset(flags), "", 1, True, owned))
+            nodes.append(Node(id, id, 1, frozenset(flags), "", owned))
         failing = ", ".join(sorted(self.failing & {*self.primaries}))
         return Topology(tuple(nodes), f"{failing} is failing" if failing else "")
 
-    async def snapshot(self, _: Topology, __: Mapping[str, float]) -> Snapshot:
+    async def snapshot(self, _: Topology, __: Mapping[str, float]) -> ClusterCounters:
         await self._answer()
         now_s = self.clock.monotonic_s()
         burst = 8.0 if not self.is_steady and self.rng.random() < 0.1 else 1.0
@@ -173,7 +173,7 @@ class Cluster:
             for number in range(self.replicas_of(owner)):
                 copied = replicas.setdefault(f"{owner}r{number}", {})
                 copied[slot] = SlotCounters(owner, keys, *numbers[3:])
-        return Snapshot(now_s, nodes, own, replicas)
+        return ClusterCounters(now_s, nodes, own, replicas)
 
     @property
     def reads(self) -> float:
@@ -219,7 +219,7 @@ class Cluster:
         own, each = (sum(rates[place] for rates in slots) / 1e6 for place in (0, 3))
         return max(own, each) if self.replicas_of(node) else own
 
-    async def migrations(self, _: Topology) -> list[Migration]:
+    async def migrations(self, _: Topology) -> list[SlotMigration]:
         await self._answer()
         return list(self.jobs)
 
@@ -250,13 +250,13 @@ class Cluster:
         """A promoted replica has the limit of the primary that it replaces."""
         return self.limits[id.partition(".")[0]]
 
-    def _kept(self, job: Migration) -> float:
+    def _kept(self, job: SlotMigration) -> float:
         """Return the bytes that the source has to keep until the end of the copy."""
         own = [slot for slot, owner in self.owner.items() if owner == job.source]
         written_s = sum(self.cpu[slot] * self.written[slot] for slot in own) * self.write_s
         return PAGES * written_s * self._size(job) / WIRE_S
 
-    def _size(self, job: Migration) -> int:
+    def _size(self, job: SlotMigration) -> int:
         return sum(self.sizes_of[slot] for slot in job.slots)
 
     async def sizes(self, owner: str, slots: Sequence[int], _: Topology) -> dict[int, SlotSize]:
@@ -269,7 +269,7 @@ class Cluster:
             for slot, size in seen.items()
         }
 
-    async def start(self, move: Move, _: Topology, life: int = 0) -> None:
+    async def start(self, move: SlotMove, _: Topology, life: int = 0) -> None:
         await self._answer()
         self._check_start(move, life)
         if not self._is_relief(move):
@@ -280,7 +280,7 @@ class Cluster:
             self.events["answers to start were lost"] += 1
             raise Unavailable("the answer was lost")
 
-    def _check_start(self, move: Move, life: int) -> None:
+    def _check_start(self, move: SlotMove, life: int) -> None:
         now_s = self.clock.monotonic_s()
         if any(now_s - self.begun_s[job.name] >= JUST_NOW_S for job in self.running):
             raise Violation("a migration began beside another one")
@@ -315,7 +315,7 @@ class Cluster:
         if self.orders.hours and not is_within:
             raise Violation("slots moved at a forbidden time of the day")
 
-    def _check_slot(self, slot: int, move: Move, now_s: float) -> None:
+    def _check_slot(self, slot: int, move: SlotMove, now_s: float) -> None:
         if self.is_steady and not self._is_relief(move):
             if self.cpu[slot] < sum(self.cpu.values()) / SLOTS / 1_000:
                 raise Violation(f"slot {slot} moved although it is idle")
@@ -327,7 +327,7 @@ class Cluster:
         if now_s - self.moved_s.get(slot, -RULES.rest_s) < RULES.rest_s - 1:
             raise Violation(f"slot {slot} moved again before it had rested")
 
-    def _is_relief(self, move: Move) -> bool:
+    def _is_relief(self, move: SlotMove) -> bool:
         """Whether slots may leave for their data: idle slots too, and where they were before."""
         return move.relieves and self._data(move.source) > ROOM * self._limit(move.source)
 
@@ -375,7 +375,7 @@ class Cluster:
     # -- what happens in the cluster -------------------------------------------------------
 
     @property
-    def running(self) -> list[Migration]:
+    def running(self) -> list[SlotMigration]:
         return [job for job in self.jobs if not job.has_ended]
 
     def _begin(
@@ -383,7 +383,7 @@ class Cluster:
     ) -> None:
         self.made += 1
         name = f"job{self.made}"
-        self.jobs.append(Migration(name, source, target, slots, "snapshotting"))
+        self.jobs.append(SlotMigration(name, source, target, slots, "snapshotting"))
         slow = self.rng.random() < 0.05 and not self.is_steady
         size = self._size(self.jobs[-1])
         takes_s = 500.0 if slow else self.rng.uniform(0.05, 2) + size / WIRE_S
@@ -407,7 +407,7 @@ class Cluster:
             self.events["migrations succeeded"] += 1
             self._succeed(job, self.by[job.name] == "us")
 
-    def _succeed(self, job: Migration, is_ours: bool) -> None:
+    def _succeed(self, job: SlotMigration, is_ours: bool) -> None:
         self.received[job.target] = self.received.get(job.target, 0) + self._size(job)
         now_s, limit = self.clock.monotonic_s(), self._limit(job.source)
         is_watched = is_ours and self.by_life[job.name] in self.alive
@@ -424,7 +424,7 @@ class Cluster:
             self.unconfirmed |= job.slots
             self.ends_of_us.append((now_s, len(job.slots)))
 
-    def _end(self, job: Migration, state: str) -> None:
+    def _end(self, job: SlotMigration, state: str) -> None:
         ended = msgspec.structs.replace(job, state=state, changed_s=self.clock.now_s())
         self.jobs[self.jobs.index(job)] = ended
         if state != "success" and self.by[job.name] == "us":

@@ -6,9 +6,9 @@ import asyncio
 import sys
 from random import Random
 
-from heatsink.cluster.mover import Mover
+from heatsink.cluster.mover import SlotMover
 from heatsink.cluster.nodes import ClusterNodes
-from heatsink.cluster.policy import Move
+from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits
 from heatsink.primitives.clock import SystemClock
 
@@ -16,9 +16,9 @@ from heatsink.primitives.clock import SystemClock
 async def main(url: str, slot: int, target: str) -> None:
     clock = SystemClock()
     nodes = ClusterNodes(url, clock, Random(1))
-    mover = Mover(nodes, MoveLimits(), clock)
+    mover = SlotMover(nodes, MoveLimits(), clock)
     topology = await mover.check()
-    move = Move((slot,), topology.owners[slot], target, 1_000, "a test")
+    move = SlotMove((slot,), topology.owners[slot], target, 1_000, "a test")
     await mover.carry_out(move, topology)
     await nodes.close()
 

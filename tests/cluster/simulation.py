@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 from heatsink.cluster.answers import Topology
-from heatsink.cluster.balance import Balancer, ClusterMeter, Lease
+from heatsink.cluster.balance import Balancer, ClusterLease, ClusterMeter
 from heatsink.cluster.load import usage_of
-from heatsink.cluster.mover import Mover
-from heatsink.cluster.policy import Move, SlotPolicy, plan_moves
+from heatsink.cluster.mover import SlotMover
+from heatsink.cluster.policy import SlotMove, SlotPolicy, plan_moves
 from heatsink.errors import HeatsinkError
 from heatsink.registry.decisions import Decision
 from heatsink.testing.clocks import SkewedClock, run_on_virtual_time
@@ -44,7 +44,7 @@ class Seen:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
 
-    async def start(self, move: Move, topology: Topology) -> None:
+    async def start(self, move: SlotMove, topology: Topology) -> None:
         await self._cluster.start(move, topology, self._life)
 
 
@@ -74,9 +74,9 @@ class Restless:
         name = f"{self._name}-{life}"
         seen: Any = Seen(self._cluster, life)
         meter = ClusterMeter(seen, self._clock)
-        mover = Mover(seen, self._cluster.orders, self._clock)
+        mover = SlotMover(seen, self._cluster.orders, self._clock)
         balancer = Balancer(meter, SlotPolicy(RULES), mover, published, self._clock, WINDOW_S)
-        lease = Lease(seen, name, self._clock)
+        lease = ClusterLease(seen, name, self._clock)
         while True:
             try:
                 if await lease.take():

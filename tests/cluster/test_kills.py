@@ -15,10 +15,10 @@ from redis import exceptions as redis_errors
 from redis.asyncio import RedisCluster as Client
 from redis.crc import key_slot
 
-from heatsink.cluster.answers import Migration, Topology, migration
-from heatsink.cluster.mover import Mover, Unsafe
+from heatsink.cluster.answers import SlotMigration, Topology, migration
+from heatsink.cluster.mover import SlotMover, Unsafe
 from heatsink.cluster.nodes import ClusterNodes
-from heatsink.cluster.policy import Move
+from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import SystemClock
@@ -67,7 +67,7 @@ class Arena:
         async def is_well() -> bool:
             nodes = self._nodes()
             try:
-                found.append(await Mover(nodes, MoveLimits(), SystemClock()).check())
+                found.append(await SlotMover(nodes, MoveLimits(), SystemClock()).check())
             except HeatsinkError:
                 return False
             finally:
@@ -127,7 +127,7 @@ class Arena:
         with Redis(port=source.port) as connection:
             before = {each.name for each in _jobs(connection)}
 
-            def new() -> list[Migration]:
+            def new() -> list[SlotMigration]:
                 return [each for each in _jobs(connection) if each.name not in before]
 
             until(lambda: mover.poll() is not None or new(), "the source migrates", look_s=0.001)
@@ -136,16 +136,16 @@ class Arena:
                     break
             return next((each.name for each in new() if not each.has_ended), "")
 
-    def _found(self, node: RedisServer, job: str) -> Migration:
+    def _found(self, node: RedisServer, job: str) -> SlotMigration:
         """Return what a node knows of a migration. Without an entry, it has not begun there."""
         with Redis(port=node.port) as connection:
             answer: Any = connection.execute_command("CLUSTER", "GETSLOTMIGRATIONS")
-            unknown = Migration(job, "", "", frozenset(), "unknown")
+            unknown = SlotMigration(job, "", "", frozenset(), "unknown")
             return next((each for each in map(migration, answer) if each.name == job), unknown)
 
     async def _was_broken(self, witness: RedisServer, job: str) -> bool:
         """Whether a migration failed on the node that was not killed: then the kill hit it."""
-        found: list[Migration] = []
+        found: list[SlotMigration] = []
 
         async def has_ended() -> bool:
             found.append(await asyncio.to_thread(self._found, witness, job))
@@ -176,9 +176,9 @@ class Arena:
         source = topology.owners[SLOT]
         target = next(node.id for node in topology.primaries if node.id != source)
         nodes = self._nodes()
-        mover = Mover(nodes, MoveLimits(), SystemClock())
+        mover = SlotMover(nodes, MoveLimits(), SystemClock())
         try:
-            move = Move((SLOT,), source, target, 1_000, "a test")
+            move = SlotMove((SLOT,), source, target, 1_000, "a test")
             await mover.carry_out(move, await mover.check())
             return (await nodes.topology()).owners[SLOT] == target
         except Unsafe as refusal:
@@ -188,7 +188,7 @@ class Arena:
             await nodes.close()
 
 
-def _jobs(connection: Any) -> list[Migration]:
+def _jobs(connection: Any) -> list[SlotMigration]:
     try:
         answer: Any = connection.execute_command("CLUSTER", "GETSLOTMIGRATIONS")
     except (redis_errors.RedisError, OSError):

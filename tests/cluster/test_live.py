@@ -18,9 +18,9 @@ from redis.crc import key_slot
 import heatsink
 from heatsink.cli import main
 from heatsink.cluster.answers import NoSlotStatistics
-from heatsink.cluster.mover import Mover, Unsafe
+from heatsink.cluster.mover import SlotMover, Unsafe
 from heatsink.cluster.nodes import ClusterNodes
-from heatsink.cluster.policy import Move
+from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits
 from heatsink.primitives.clock import SystemClock
 from heatsink.testing.redis import RedisCluster, RedisServer
@@ -71,14 +71,14 @@ async def test_slots_move_while_clients_write_and_every_write_is_kept(
             written += 1
 
     writer = asyncio.ensure_future(write())
-    mover = Mover(nodes, MoveLimits(), SystemClock())
+    mover = SlotMover(nodes, MoveLimits(), SystemClock())
     for _ in range(3):
         began = written
         await soon(lambda: written > began + 20, "clients write")  # noqa: B023
         topology = await mover.check()
         source = topology.owners[slot]
         target = next(node.id for node in topology.primaries if node.id != source)
-        await mover.carry_out(Move((slot,), source, target, 1_000, "a test"), topology)
+        await mover.carry_out(SlotMove((slot,), source, target, 1_000, "a test"), topology)
         assert (await nodes.topology()).owners[slot] == target
     stop.set()
     await writer
@@ -87,12 +87,12 @@ async def test_slots_move_while_clients_write_and_every_write_is_kept(
 
 
 async def test_a_plan_that_is_out_of_date_moves_nothing(nodes: ClusterNodes) -> None:
-    mover = Mover(nodes, MoveLimits(), SystemClock())
+    mover = SlotMover(nodes, MoveLimits(), SystemClock())
     topology = await mover.check()
     owner = topology.owners[0]
     others = [node.id for node in topology.primaries if node.id != owner]
     with pytest.raises(Unsafe, match="plan again"):
-        await mover.carry_out(Move((0,), others[0], others[1], 0, "a test"), topology)
+        await mover.carry_out(SlotMove((0,), others[0], others[1], 0, "a test"), topology)
     assert (await nodes.topology()).owners[0] == owner
 
 
@@ -155,18 +155,18 @@ async def test_a_store_that_is_missing_is_named_before_anything_moves(
 
 
 async def test_a_new_process_keeps_the_budget_of_the_hour(nodes: ClusterNodes) -> None:
-    first, second = (Mover(nodes, MoveLimits(), SystemClock()) for _ in range(2))
+    first, second = (SlotMover(nodes, MoveLimits(), SystemClock()) for _ in range(2))
     topology = await first.check()
     source = topology.owners[7]
     target = next(node.id for node in topology.primaries if node.id != source)
     before = first.room()
-    await first.carry_out(Move((7,), source, target, 1_000, "a test"), topology)
+    await first.carry_out(SlotMove((7,), source, target, 1_000, "a test"), topology)
     assert first.room() == before - 1
     assert 7 in await second.recent()
     assert second.room() == first.room()
     nearly_used = MoveLimits(slots_per_hour=MoveLimits().slots_per_hour - before + 2)
     second.adopt(nearly_used)
-    cut = await second.next_job(Move((8, 9), source, target, 0, "a test"), await second.check())
+    cut = await second.next_job(SlotMove((8, 9), source, target, 0, "a test"), await second.check())
     assert (cut.job.slots, cut.rest.slots) == ((8,), (9,)), "one slot is left of the hour's budget"
 
 

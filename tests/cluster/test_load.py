@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from heatsink.cluster.load import (
-    Demand,
+    ClusterCounters,
     NodeCounters,
     NodeLoad,
     SlotCounters,
+    SlotDemand,
     SlotLoad,
     SlotRates,
-    Snapshot,
     mean_used,
 )
 
 NODES = (NodeCounters("a", "h:1", 2_000, 1_000), NodeCounters("b", "h:2", 500, 400))
 
 
-def snapshot(at_s: float, *slots: tuple[int, str, int, int]) -> Snapshot:
+def snapshot(at_s: float, *slots: tuple[int, str, int, int]) -> ClusterCounters:
     """Each slot: number, owner, keys, CPU in µs. It got 10 and sent 30 bytes per µs."""
     counters = {
         slot: SlotCounters(owner, keys, cpu, 10 * cpu, 30 * cpu) for slot, owner, keys, cpu in slots
     }
-    return Snapshot(at_s, NODES, counters)
+    return ClusterCounters(at_s, NODES, counters)
 
 
-def slots_after(*snapshots: Snapshot) -> dict[int, SlotLoad]:
+def slots_after(*snapshots: ClusterCounters) -> dict[int, SlotLoad]:
     rates, load = SlotRates(1e8), None
     for each in snapshots:
         load = rates.add(each)
@@ -84,13 +84,13 @@ def with_replicas(
     replicas: Mapping[str, Mapping[int, Counts]],
     cpu_s: float = 0.0,
     replicas_cpu_s: float = 0.0,
-) -> Snapshot:
+) -> ClusterCounters:
     """What an owner and its replicas have counted for slots."""
     there = {
         id: {slot: SlotCounters(owner, 1, *each) for slot, each in counts.items()}
         for id, counts in replicas.items()
     }
-    return Snapshot(
+    return ClusterCounters(
         at_s,
         (NodeCounters(owner, owner, 0, 0, cpu_s=cpu_s, replicas=len(replicas)),),
         {slot: SlotCounters(owner, 1, *each) for slot, each in own.items()},
@@ -138,7 +138,7 @@ def test_without_slots_that_are_only_written_bytes_divide_the_time_of_a_replica(
 
 
 def test_a_shard_is_as_busy_as_its_busiest_member() -> None:
-    demand = Demand(cpu=0.4, replicated_cpu=0.1, reads_cpu=0.8)
+    demand = SlotDemand(cpu=0.4, replicated_cpu=0.1, reads_cpu=0.8)
     assert [round(demand.busiest(count)[0], 6) for count in range(4)] == [1.2, 0.9, 0.5, 0.4]
     assert mean_used(demand, [NodeLoad("a", "a", 1.0, 1e9, 0, replicas=1)] * 2) == 0.45
 
@@ -169,7 +169,7 @@ def test_a_promoted_replica_goes_on_from_its_own_counters() -> None:
 
 
 def test_a_node_that_was_unknown_counts_nothing_at_first() -> None:
-    first = Snapshot(1.0, (NODES[0],), {5: SlotCounters("a", 1, 100, 0, 0)})
-    second = Snapshot(2.0, (NODES[1],), {5: SlotCounters("b", 1, 9_000_000, 0, 0)})
+    first = ClusterCounters(1.0, (NODES[0],), {5: SlotCounters("a", 1, 100, 0, 0)})
+    second = ClusterCounters(2.0, (NODES[1],), {5: SlotCounters("b", 1, 9_000_000, 0, 0)})
     (slot,) = slots_after(first, second).values()
     assert slot.cpu == 0.0

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from heatsink.cluster.answers import Migration, Topology
-from heatsink.cluster.balance import LEASE_MS, Lease
-from heatsink.cluster.mover import Mover, MoveReport, Unsafe, carry_out_each
+from heatsink.cluster.answers import SlotMigration, Topology
+from heatsink.cluster.balance import LEASE_MS, ClusterLease
+from heatsink.cluster.mover import MoveReport, SlotMover, Unsafe, carry_out_each
 from heatsink.cluster.nodes import ClusterNodes
-from heatsink.cluster.policy import Move
+from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits
 from heatsink.testing.clocks import SkewedClock, run_on_virtual_time
 
@@ -30,14 +30,14 @@ class SteadyCluster(Cluster):
         self.is_steady = True
         self.before_migrations: Callable[[], None] = lambda: None
 
-    async def migrations(self, _: Topology) -> list[Migration]:
+    async def migrations(self, _: Topology) -> list[SlotMigration]:
         self.before_migrations()
         return await super().migrations(_)
 
-    def move(self) -> Move:
+    def move(self) -> SlotMove:
         source = self.owner[SLOT]
         target = next(node for node in self.primaries if node != source)
-        return Move((SLOT,), source, target, 1_000, "a test")
+        return SlotMove((SLOT,), source, target, 1_000, "a test")
 
 
 def play(test: Callable[[SteadyCluster, SkewedClock], Awaitable[None]]) -> None:
@@ -51,11 +51,11 @@ def play(test: Callable[[SteadyCluster, SkewedClock], Awaitable[None]]) -> None:
 async def reports_of(
     cluster: Cluster,
     clock: SkewedClock,
-    move: Move,
+    move: SlotMove,
     limits: MoveLimits = LIMITS,
     leads: bool = True,
 ) -> list[MoveReport]:
-    mover = Mover(cluster, limits, clock)
+    mover = SlotMover(cluster, limits, clock)
     return [each async for each in carry_out_each(mover, (move,), clock, lambda: leads)]
 
 
@@ -68,7 +68,7 @@ def test_a_migration_that_ends_between_two_questions_is_confirmed() -> None:
             cluster.ends_s = dict.fromkeys(cluster.ends_s, 0.0)
 
         cluster.before_migrations = end
-        await Mover(cluster, LIMITS, clock).check()
+        await SlotMover(cluster, LIMITS, clock).check()
         assert cluster.owner[SLOT] == move.target
         assert not cluster.unconfirmed
 
@@ -78,7 +78,7 @@ def test_a_migration_that_ends_between_two_questions_is_confirmed() -> None:
 def test_a_foreign_migration_that_begins_after_the_check_stops_the_order() -> None:
     async def test(cluster: SteadyCluster, clock: SkewedClock) -> None:
         move = cluster.move()
-        mover = Mover(cluster, LIMITS, clock)
+        mover = SlotMover(cluster, LIMITS, clock)
         topology = await mover.check()
         cluster._begin(move.target, move.source, frozenset({200}), "somebody else")
         report = (await reports_of(cluster, clock, move))[-1]
@@ -102,7 +102,7 @@ def test_a_process_that_has_lost_the_lease_moves_nothing() -> None:
 def test_a_move_is_cut_to_what_is_left_of_the_hour() -> None:
     async def test(cluster: SteadyCluster, clock: SkewedClock) -> None:
         slots = [slot for slot, own in cluster.owner.items() if own == cluster.owner[SLOT]][:5]
-        move = Move(tuple(slots), cluster.owner[SLOT], cluster.move().target, 0, "a test")
+        move = SlotMove(tuple(slots), cluster.owner[SLOT], cluster.move().target, 0, "a test")
         cluster.keys_of = dict.fromkeys(cluster.keys_of, 1)
         cluster.cpu = dict.fromkeys(cluster.cpu, 0.1)
         reports = await reports_of(cluster, clock, move, MoveLimits(slots_per_hour=3))
@@ -124,7 +124,7 @@ def test_relief_ends_when_the_source_has_room_again() -> None:
         cluster.written = dict.fromkeys(range(SLOTS), 0.0)
         cluster.limits = dict.fromkeys(cluster.primaries, 10 * LARGE)
         cluster.limits[source] = round(cluster._data(source) / 0.9)
-        move = Move(tuple(slots), source, target, 0, "a test", relieves=True)
+        move = SlotMove(tuple(slots), source, target, 0, "a test", relieves=True)
         reports = await reports_of(cluster, clock, move, MoveLimits(job_slots=1))
         assert [(each.job.slots, each.error) for each in reports] == [((slots[0],), "")]
 
@@ -162,7 +162,7 @@ class LeaseKey:
 def test_a_lease_is_renewed_while_a_turn_lasts_and_ends_with_it() -> None:
     async def test(_: SteadyCluster, clock: SkewedClock) -> None:
         key = cast("ClusterNodes", LeaseKey(clock))
-        one, two = (Lease(key, name, clock) for name in ("one", "two"))
+        one, two = (ClusterLease(key, name, clock) for name in ("one", "two"))
         assert await one.take()
         async with one.kept():
             for _minute in range(3):
@@ -179,7 +179,7 @@ def test_a_lease_is_renewed_while_a_turn_lasts_and_ends_with_it() -> None:
 def test_a_process_learns_that_another_has_taken_its_lease() -> None:
     async def test(_: SteadyCluster, clock: SkewedClock) -> None:
         key = cast("ClusterNodes", LeaseKey(clock))
-        one, two = (Lease(key, name, clock) for name in ("one", "two"))
+        one, two = (ClusterLease(key, name, clock) for name in ("one", "two"))
         assert await one.take()
         await clock.sleep(1.1 * LEASE_S)  # as if the process had been frozen
         assert await two.take()

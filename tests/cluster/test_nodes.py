@@ -28,7 +28,7 @@ from heatsink.cluster.answers import (
 from heatsink.cluster.balance import rules_of
 from heatsink.cluster.keys import queue_slots, text_or_hex
 from heatsink.cluster.mover import commands_for
-from heatsink.cluster.policy import Move
+from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import SlotSettings
 from heatsink.cluster.slots import SLOTS, as_ranges, key_in, ranges_of
 from heatsink.errors import InvalidSetting
@@ -40,7 +40,7 @@ REPLICA = "bb [::1]:6380@16380 slave,fail? aa 1 2 3 disconnected"
 
 def test_a_primary_has_its_slots_and_those_that_are_half_moved() -> None:
     node = parse_node(PRIMARY)
-    assert (node.id, node.address, node.is_primary, node.epoch) == ("aa", "10.0.0.1:6379", True, 3)
+    assert (node.id, node.address, node.is_primary) == ("aa", "10.0.0.1:6379", True)
     assert node.ranges == ((0, 99), (200, 200))
     assert node.open_slots == (7, 9)
 
@@ -49,12 +49,11 @@ def test_a_replica_names_its_primary_and_may_fail() -> None:
     node = parse_node(REPLICA)
     assert (node.primary, node.host, node.is_primary) == ("aa", "::1", False)
     assert node.is_failing
-    assert not node.is_linked
 
 
 def whole(**changes: object) -> Node:
     facts = {"flags": frozenset({"master"}), "ranges": ((0, SLOTS - 1),), **changes}
-    return Node("aa", "h", 1, primary="", epoch=1, is_linked=True, **facts)  # type: ignore[arg-type]
+    return Node("aa", "h", 1, primary="", **facts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -188,8 +187,8 @@ def test_how_slots_move_follows_from_the_server(info: dict[str, str], way: str) 
 
 
 def test_people_get_the_commands_of_their_server() -> None:
-    nodes = (whole(), Node("bb", "g", 2, frozenset({"master"}), "", 1, True))
-    move = Move((5, 6, 9), "aa", "bb", 0, "a test")
+    nodes = (whole(), Node("bb", "g", 2, frozenset({"master"}), ""))
+    move = SlotMove((5, 6, 9), "aa", "bb", 0, "a test")
 
     def commands(way: str, url: str = "redis+cluster://h") -> str:
         server = Server("Redis 9", (9,), way)  # type: ignore[arg-type]

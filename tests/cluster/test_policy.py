@@ -121,7 +121,6 @@ def test_a_dominant_slot_stays_and_its_neighbours_leave() -> None:
 def test_a_slot_that_fills_a_node_is_named_with_its_remedy() -> None:
     ceiling = plan_moves(hot_slot(0.95, rest=0.1), RULES).ceiling
     assert ceiling is not None
-    assert ceiling.is_full
     assert "slot 100 alone uses 95.0% of its node" in ceiling.words
     assert "hs.counters" in ceiling.words
 

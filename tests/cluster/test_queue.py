@@ -17,9 +17,9 @@ from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.settings import BulkSettings
 from heatsink.client.queue import connect_queue
 from heatsink.cluster.keys import queue_slots
-from heatsink.cluster.mover import Mover
+from heatsink.cluster.mover import SlotMover
 from heatsink.cluster.nodes import ClusterNodes
-from heatsink.cluster.policy import Move
+from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits, SlotSettings
 from heatsink.cluster.slots import SLOTS
 from heatsink.primitives.clock import SystemClock
@@ -45,13 +45,13 @@ def cluster() -> Iterator[RedisCluster]:
 
 async def move(nodes: ClusterNodes, slots: list[int]) -> None:
     """Move these slots to the next node, each by a migration of its own."""
-    mover = Mover(nodes, MoveLimits(), SystemClock())
+    mover = SlotMover(nodes, MoveLimits(), SystemClock())
     for slot in slots:
         topology = await mover.check()
         ids = sorted(node.id for node in topology.primaries)
         source = topology.owners[slot]
         target = ids[(ids.index(source) + 1) % len(ids)]
-        await mover.carry_out(Move((slot,), source, target, 1_000, "a test"), topology)
+        await mover.carry_out(SlotMove((slot,), source, target, 1_000, "a test"), topology)
 
 
 class Counting:

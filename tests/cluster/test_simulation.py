@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from heatsink.cluster import load, mover, policy
-from heatsink.cluster.answers import Migration, Topology
+from heatsink.cluster.answers import SlotMigration, Topology
 from heatsink.cluster.load import ClusterLoad
-from heatsink.cluster.mover import Bounds, Mover
-from heatsink.cluster.policy import Move, SlotPolicy
+from heatsink.cluster.mover import Bounds, SlotMover
+from heatsink.cluster.policy import SlotMove, SlotPolicy
 from heatsink.cluster.rules import MoveLimits, SlotRules
 from heatsink.cluster.sizes import NodeMemory, SlotSize
 from tests.planted import Bugs, Hunt, hold, usually
@@ -32,27 +32,27 @@ HUNT = Hunt("cluster", bug, simulate, Violation, seeds=40)
 
 @bug
 def other_migrations_are_ignored() -> Iterator[None]:
-    async def check(self: Mover) -> Topology:
+    async def check(self: SlotMover) -> Topology:
         topology = await self._cluster.topology()
         if topology.trouble:
             raise mover.Unsafe(topology.trouble)
         await self._confirm(await self._cluster.migrations(topology))
         return topology
 
-    async def migrate(self: Mover, job: Move, topology: Topology) -> None:
+    async def migrate(self: SlotMover, job: SlotMove, topology: Topology) -> None:
         before = {each.name for each in await self._cluster.migrations(topology)}
         source = await self._cluster.memory(job.source, topology)
         await self._cluster.start(job, topology)
         await self._wait(job, topology, before, source)
         await self._confirm(await self._cluster.migrations(await self._agreed(job)))
 
-    with patch.object(Mover, "check", check), patch.object(Mover, "_migrate", migrate):
+    with patch.object(SlotMover, "check", check), patch.object(SlotMover, "_migrate", migrate):
         yield
 
 
 @bug
 def failing_nodes_are_ignored() -> Iterator[None]:
-    async def check(self: Mover) -> Topology:
+    async def check(self: SlotMover) -> Topology:
         topology = await self._cluster.topology()
         found = await self._cluster.migrations(topology)
         if any(not each.has_ended for each in found):
@@ -60,7 +60,7 @@ def failing_nodes_are_ignored() -> Iterator[None]:
         await self._confirm(found)
         return topology
 
-    with patch.object(Mover, "check", check):
+    with patch.object(SlotMover, "check", check):
         yield
 
 
@@ -69,26 +69,26 @@ def a_new_owner_is_not_confirmed() -> Iterator[None]:
     async def confirm(*_: object) -> None:
         return None
 
-    with patch.object(Mover, "_confirm", confirm):
+    with patch.object(SlotMover, "_confirm", confirm):
         yield
 
 
 @bug
 def only_own_migrations_are_confirmed() -> Iterator[None]:
     """As if an answer were never lost, and no process ever died."""
-    whole = Mover._confirm
+    whole = SlotMover._confirm
 
-    async def confirm(self: Mover, found: list[Migration]) -> None:
+    async def confirm(self: SlotMover, found: list[SlotMigration]) -> None:
         is_own = sys._getframe(1).f_code.co_name == "_migrate"
         await whole(self, found if is_own else [])
 
-    with patch.object(Mover, "_confirm", confirm):
+    with patch.object(SlotMover, "_confirm", confirm):
         yield
 
 
 @bug
 def every_slow_migration_is_cancelled() -> Iterator[None]:
-    async def check(self: Mover) -> Topology:
+    async def check(self: SlotMover) -> Topology:
         topology = await self._cluster.topology()
         found = await self._cluster.migrations(topology)
         for each in found:
@@ -99,7 +99,7 @@ def every_slow_migration_is_cancelled() -> Iterator[None]:
         await self._confirm(found)
         return topology
 
-    with patch.object(Mover, "check", check):
+    with patch.object(SlotMover, "check", check):
         yield
 
 
@@ -111,10 +111,10 @@ def moved_slots_do_not_rest() -> Iterator[None]:
 
 @bug
 def a_new_process_does_not_ask_what_has_moved() -> Iterator[None]:
-    async def recent(_: Mover) -> dict[int, float]:
+    async def recent(_: SlotMover) -> dict[int, float]:
         return {}
 
-    with patch.object(Mover, "recent", recent):
+    with patch.object(SlotMover, "recent", recent):
         yield
 
 
@@ -129,12 +129,12 @@ def the_gain_has_the_wrong_sign() -> Iterator[None]:
 
 @bug
 def sizes_are_guessed_by_the_mean() -> Iterator[None]:
-    async def measure(self: Mover, _: str, slots: Sequence[int], __: Topology) -> None:
+    async def measure(self: SlotMover, _: str, slots: Sequence[int], __: Topology) -> None:
         mean = SlotSize(SMALL, SMALL)
         self._sizes |= {slot: (self._clock.monotonic_s(), mean) for slot in slots}
 
     with (
-        patch.object(Mover, "measure", measure),
+        patch.object(SlotMover, "measure", measure),
         patch.object(NodeMemory, "is_full", property(lambda _: False)),
     ):
         yield
@@ -152,7 +152,7 @@ def the_room_of_the_target_is_not_checked() -> Iterator[None]:
     whole = mover.cut_job
 
     def cut_job(
-        move: Move, sizes: Mapping[int, SlotSize], bounds: Bounds, limits: MoveLimits
+        move: SlotMove, sizes: Mapping[int, SlotSize], bounds: Bounds, limits: MoveLimits
     ) -> mover.Cut:
         return whole(move, sizes, msgspec.structs.replace(bounds, room=math.inf), limits)
 
@@ -166,24 +166,24 @@ def the_room_of_the_target_is_not_checked() -> Iterator[None]:
 
 @bug
 def the_rate_is_held_by_the_planned_size() -> Iterator[None]:
-    whole = Mover._pay
+    whole = SlotMover._pay
 
-    async def pay(self: Mover, topology: Topology) -> int:
+    async def pay(self: SlotMover, topology: Topology) -> int:
         last = self._unpaid
         self._unpaid = last and msgspec.structs.replace(last, most=SMALL, received=None)
         return await whole(self, topology)
 
-    with patch.object(Mover, "_pay", pay):
+    with patch.object(SlotMover, "_pay", pay):
         yield
 
 
 @bug
 def a_slot_that_failed_to_move_is_tried_again_at_once() -> Iterator[None]:
-    async def recent(self: Mover) -> dict[int, float]:
+    async def recent(self: SlotMover) -> dict[int, float]:
         self._remember(await self._cluster.migrations(await self._cluster.topology()))
         return {slot: at_s for at_s, slots in self._seen.values() for slot in slots}
 
-    with patch.object(Mover, "recent", recent):
+    with patch.object(SlotMover, "recent", recent):
         yield
 
 
@@ -192,7 +192,7 @@ def the_keys_of_a_migration_are_not_counted() -> Iterator[None]:
     whole = mover.cut_job
 
     def cut_job(
-        move: Move, sizes: Mapping[int, SlotSize], bounds: Bounds, limits: MoveLimits
+        move: SlotMove, sizes: Mapping[int, SlotSize], bounds: Bounds, limits: MoveLimits
     ) -> mover.Cut:
         return whole(move, sizes, bounds, msgspec.structs.replace(limits, job_keys=10**12))
 
@@ -297,7 +297,7 @@ def reads_on_replicas_are_not_seen() -> Iterator[None]:
 
 @bug
 def the_budget_of_the_hour_is_not_kept() -> Iterator[None]:
-    with patch.object(Mover, "room", lambda self: self._limits.slots_per_hour):
+    with patch.object(SlotMover, "room", lambda self: self._limits.slots_per_hour):
         yield
 
 

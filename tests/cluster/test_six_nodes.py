@@ -17,7 +17,7 @@ from redis.asyncio import RedisCluster as Client
 
 from heatsink.cluster.balance import Balancer, ClusterMeter
 from heatsink.cluster.load import ClusterLoad
-from heatsink.cluster.mover import Mover
+from heatsink.cluster.mover import SlotMover
 from heatsink.cluster.nodes import ClusterNodes
 from heatsink.cluster.policy import SlotPolicy, plan_moves
 from heatsink.cluster.rules import MoveLimits, SlotRules
@@ -91,7 +91,7 @@ async def balance_under_load(
         began_s = time.monotonic()
         before = await ClusterMeter(nodes, clock).measure(window_s)
         planned = plan_moves(before, RULES)
-        mover = Mover(nodes, MoveLimits(), clock)
+        mover = SlotMover(nodes, MoveLimits(), clock)
         meter = ClusterMeter(nodes, clock)
         balancer = Balancer(meter, SlotPolicy(RULES), mover, published, clock, window_s)
         moving_s = time.monotonic()

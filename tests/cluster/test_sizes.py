@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.cluster.mover import Bounds, cut_job
-from heatsink.cluster.policy import Move
+from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits
 from heatsink.cluster.sizes import (
     GIVE,
@@ -127,7 +127,7 @@ def test_a_migration_keeps_within_room_and_rate(
         slot: SlotSize(size, size + more, more // 10) for slot, (size, more) in enumerate(sizes)
     }
     limits = MoveLimits(job_slots=slots_max, job_keys=keys_max)
-    move = Move(tuple(known), "a", "b", 0, "a test")
+    move = SlotMove(tuple(known), "a", "b", 0, "a test")
     cut = cut_job(move, known, Bounds(room, copy, burst), limits)
     assert (*sorted(cut.job.slots + cut.skipped.slots), *cut.rest.slots) == move.slots
     assert cut.job.slots or cut.skipped.slots

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from heatsink.door import items, many, queries, rewriting
 from heatsink.door.keys import physical
-from heatsink.door.places import Keys, Places, Spot
-from heatsink.door.protocol import Call, WireError
+from heatsink.door.places import ItemPlaces, Keys, Spot
+from heatsink.door.protocol import UpstreamCall, WireError
 from heatsink.door.queries import Merge
 from heatsink.door.times import TimeOf, first_text
 from heatsink.registry.layouts import Layout
@@ -26,23 +26,23 @@ def an_old_item_is_placed_by_the_newest_epoch() -> AbstractContextManager[object
 
 
 def a_write_does_not_wait_for_the_horizon() -> AbstractContextManager[object]:
-    def to_write(self: Places, keys: Keys) -> Any:
+    def to_write(self: ItemPlaces, keys: Keys) -> Any:
         rule = self.table.rule_of(keys.sort)
         return self.spot(keys, rule, rule.time_ms(keys.sort))
         yield []
 
-    return patch.object(Places, "to_write", to_write)
+    return patch.object(ItemPlaces, "to_write", to_write)
 
 
 def a_request_past_the_horizon_passes_untouched() -> AbstractContextManager[object]:
-    right = Places.may_pass
+    right = ItemPlaces.may_pass
 
-    def may_pass(self: Places, keys: Keys) -> bool:
+    def may_pass(self: ItemPlaces, keys: Keys) -> bool:
         label, rule = self.label(keys.key), self.table.rule_of(keys.sort)
         cold = label not in self._view.layouts and rule.buckets == 1
         return cold or right(self, keys)
 
-    return patch.object(Places, "may_pass", may_pass)
+    return patch.object(ItemPlaces, "may_pass", may_pass)
 
 
 def a_sort_key_within_a_second_of_the_horizon_counts_as_past() -> AbstractContextManager[object]:
@@ -53,13 +53,13 @@ def a_sort_key_within_a_second_of_the_horizon_counts_as_past() -> AbstractContex
 
 
 def a_strong_read_does_not_renew_the_view() -> AbstractContextManager[object]:
-    right = Places.to_read
+    right = ItemPlaces.to_read
 
-    def to_read(self: Places, keys: Keys, *, consistent: bool) -> Any:
+    def to_read(self: ItemPlaces, keys: Keys, *, consistent: bool) -> Any:
         del consistent
         return right(self, keys, consistent=False)
 
-    return patch.object(Places, "to_read", to_read)
+    return patch.object(ItemPlaces, "to_read", to_read)
 
 
 def a_strong_query_plans_from_the_view() -> AbstractContextManager[object]:
@@ -98,7 +98,7 @@ def a_page_token_skips_rows() -> AbstractContextManager[object]:
 def a_page_token_repeats_rows() -> AbstractContextManager[object]:
     right = Merge._call
 
-    def call(self: Merge, source: Any, rows: int) -> Call:
+    def call(self: Merge, source: Any, rows: int) -> UpstreamCall:
         made = right(self, source, rows)
         if source.bucket == 1:
             made.parameters.pop("ExclusiveStartKey", None)
@@ -123,7 +123,7 @@ def of_two_rows_in_one_round_one_is_lost() -> AbstractContextManager[object]:
 def a_condition_is_checked_under_the_bare_key() -> AbstractContextManager[object]:
     right = items.placed_write
 
-    def placed(places: Places, operation: str, parameters: Any, where: Any) -> Call:
+    def placed(places: ItemPlaces, operation: str, parameters: Any, where: Any) -> UpstreamCall:
         target, keys, spot = where
         if "ConditionExpression" in parameters:
             spot = items.bare(spot, keys)
@@ -135,7 +135,7 @@ def a_condition_is_checked_under_the_bare_key() -> AbstractContextManager[object
 def a_delete_goes_to_the_bare_key() -> AbstractContextManager[object]:
     right = items.placed_write
 
-    def placed(places: Places, operation: str, parameters: Any, where: Any) -> Call:
+    def placed(places: ItemPlaces, operation: str, parameters: Any, where: Any) -> UpstreamCall:
         target, keys, spot = where
         if operation == "DeleteItem":
             spot = items.bare(spot, keys)
@@ -147,7 +147,7 @@ def a_delete_goes_to_the_bare_key() -> AbstractContextManager[object]:
 def a_transaction_checks_under_the_bare_key() -> AbstractContextManager[object]:
     right = many._placed_action
 
-    def placed(places: Places, verb: str, given: Any, moment: Any) -> Any:
+    def placed(places: ItemPlaces, verb: str, given: Any, moment: Any) -> Any:
         if verb == "ConditionCheck":
             return {verb: given}
         return (yield from right(places, verb, given, moment))
@@ -175,7 +175,7 @@ def a_transaction_shows_half_of_another() -> AbstractContextManager[object]:
 def an_item_has_another_place_for_updates() -> AbstractContextManager[object]:
     right = items.write_item
 
-    def write(places: Places, operation: str, parameters: Any, keys: Keys) -> Any:
+    def write(places: ItemPlaces, operation: str, parameters: Any, keys: Keys) -> Any:
         if operation != "UpdateItem":
             return (yield from right(places, operation, parameters, keys))
         spot = yield from places.to_write(keys)
@@ -189,7 +189,7 @@ def an_item_has_another_place_for_updates() -> AbstractContextManager[object]:
 def a_lost_update_is_sent_again() -> AbstractContextManager[object]:
     right = items.write_item
 
-    def write(places: Places, operation: str, parameters: Any, keys: Keys) -> Any:
+    def write(places: ItemPlaces, operation: str, parameters: Any, keys: Keys) -> Any:
         steps = right(places, operation, parameters, keys)
         needs = next(steps)
         try:
@@ -263,7 +263,7 @@ def a_changed_declaration_is_accepted() -> AbstractContextManager[object]:
 
 
 def a_scan_goes_on_where_its_last_row_belongs() -> AbstractContextManager[object]:
-    return patch.object(Places, "bucket_to_name", lambda *_: None)
+    return patch.object(ItemPlaces, "bucket_to_name", lambda *_: None)
 
 
 def a_stray_in_fixed_buckets_is_shown() -> AbstractContextManager[object]:

@@ -8,9 +8,9 @@ from typing import Any
 from unittest.mock import patch
 
 from heatsink.door import computed, index_pages, many
-from heatsink.door.migration import Migration, Settle
-from heatsink.door.places import Places
-from heatsink.door.protocol import Call
+from heatsink.door.migration import IndexMigration, Settle
+from heatsink.door.places import ItemPlaces
+from heatsink.door.protocol import UpstreamCall
 from heatsink.door.spread_indexes import SpreadIndex
 from heatsink.door.tagging import _Following
 from heatsink.registry.spread_indexes import DAY_MS, Swept
@@ -49,25 +49,25 @@ def a_bucket_is_closed_before_it_is_swept() -> AbstractContextManager[object]:
 
 
 def a_sweep_looks_into_another_bucket() -> AbstractContextManager[object]:
-    right = Migration._entries
-    return patch.object(Migration, "_entries", lambda self, name: right(self, f"{name}0"))
+    right = IndexMigration._entries
+    return patch.object(IndexMigration, "_entries", lambda self, name: right(self, f"{name}0"))
 
 
 def _without_condition(make: str) -> AbstractContextManager[object]:
-    right = getattr(Migration, make)
+    right = getattr(IndexMigration, make)
 
     def made(self: Any, *given: Any) -> Any:
         call = right(self, *given)
-        if not isinstance(call, Call):
+        if not isinstance(call, UpstreamCall):
             return call
         rest = {name: one for name, one in call.parameters.items() if name != "ConditionExpression"}
         rest["ExpressionAttributeNames"] = {"#s": self._index.shadow}
         values = rest.pop("ExpressionAttributeValues", {})
         if ":new" in values:
             rest["ExpressionAttributeValues"] = {":new": values[":new"]}
-        return Call("UpdateItem", rest)
+        return UpstreamCall("UpdateItem", rest)
 
-    return patch.object(Migration, make, made)
+    return patch.object(IndexMigration, make, made)
 
 
 def a_backfill_overwrites_a_newer_value() -> AbstractContextManager[object]:
@@ -110,7 +110,7 @@ def a_computed_value_is_written_although_the_item_has_changed() -> AbstractConte
 
 
 def a_page_token_does_not_say_where_a_stray_is() -> AbstractContextManager[object]:
-    return patch.object(Places, "bucket_to_name", lambda *_: None)
+    return patch.object(ItemPlaces, "bucket_to_name", lambda *_: None)
 
 
 def a_row_is_shown_by_each_of_its_buckets() -> AbstractContextManager[object]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from heatsink.door.migration import Moves, Pause, Record, Settle
 from heatsink.door.places import application_key
-from heatsink.door.protocol import Body, Call, Need, Steps, WireError
+from heatsink.door.protocol import Body, Need, Steps, UpstreamCall, WireError
 from heatsink.door.spread_indexes import RESERVED, shadow_of
 from heatsink.errors import Unavailable
 from heatsink.registry.spread_indexes import DAY_MS, READING, note_on
@@ -290,7 +290,7 @@ class IndexSimulation:
             self._go_on(client, running, running.answers)
 
     def _answer(self, client: Client, need: Need) -> Any:
-        if not isinstance(need, Call):
+        if not isinstance(need, UpstreamCall):
             return client.meet(need)
         roll = self.rng.random()
         if roll < self.losses:
@@ -409,7 +409,7 @@ class IndexSimulation:
 
 
 def _passed(name: str, parameters: Body) -> Steps:
-    [answer] = yield [Call(name, parameters)]
+    [answer] = yield [UpstreamCall(name, parameters)]
     if isinstance(answer, WireError):
         raise answer
     return dict(answer)

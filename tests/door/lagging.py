@@ -14,7 +14,7 @@ from random import Random
 from unittest.mock import patch
 
 from heatsink.emulator import indexes
-from heatsink.emulator.rows import Row, Rows
+from heatsink.emulator.rows import Rows, StoredItem
 from heatsink.primitives.clock import Clock
 from heatsink.stores.dynamodb.wire.keys import Key, Part
 
@@ -63,9 +63,9 @@ class Scattered:
         self._rows = rows
         self._clock = clock
         self._delays = delays
-        self._coming: dict[Part, deque[tuple[float, Key, Row | None]]] = {}
+        self._coming: dict[Part, deque[tuple[float, Key, StoredItem | None]]] = {}
 
-    def send(self, removed: Key | None, added: Key | None, row: Row | None) -> None:
+    def send(self, removed: Key | None, added: Key | None, row: StoredItem | None) -> None:
         for key, new in ((removed, None), (added, row)):
             if key is not None:
                 coming = self._coming.setdefault(key.hash, deque())

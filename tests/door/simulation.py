@@ -22,7 +22,16 @@ from random import Random
 from typing import Any
 
 from heatsink.door.declaration import by_time, fixed, unspread
-from heatsink.door.protocol import Body, Call, LayoutOf, Need, Reach, Renew, Steps, WireError
+from heatsink.door.protocol import (
+    Body,
+    LayoutOf,
+    Need,
+    Reach,
+    Renew,
+    Steps,
+    UpstreamCall,
+    WireError,
+)
 from heatsink.door.records import record_of
 from heatsink.door.times import iso_text
 from heatsink.errors import InvalidSetting
@@ -339,7 +348,7 @@ class Simulation:
             self._advance(client, running, answers)
 
     def _meet(self, client: Client, need: Need) -> Any:
-        if not isinstance(need, Call):
+        if not isinstance(need, UpstreamCall):
             assert isinstance(need, LayoutOf | Reach | Renew)
             return client.meet(need)
         roll = self.rng.random()
@@ -408,7 +417,7 @@ class Simulation:
 
 def _passed(running: Running) -> Steps:
     """Send a request upstream as it is."""
-    [answer] = yield [Call(running.operation, running.parameters)]
+    [answer] = yield [UpstreamCall(running.operation, running.parameters)]
     if isinstance(answer, WireError):
         raise answer
     return dict(answer)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heatsink.door.protocol import Body, Call, WireError
+from heatsink.door.protocol import Body, UpstreamCall, WireError
 from heatsink.errors import InvalidSetting
 
 from .world import TABLE, World, declared, outcome
@@ -138,7 +138,7 @@ def test_a_stale_view_is_renewed_before_an_item_is_placed() -> None:
     assert found["Item"] == KEY
     changed = {"TableName": TABLE, "Key": KEY, "UpdateExpression": "SET a = pk"}
     late.send("UpdateItem", changed)
-    assert isinstance(world.stored.sent[-1], Call)
+    assert isinstance(world.stored.sent[-1], UpstreamCall)
     assert world.stored.sent[-1].bucket is not None
 
 

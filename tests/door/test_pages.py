@@ -12,7 +12,7 @@ from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, by_time, described
 from heatsink.door.keys import TAG, physical
 from heatsink.door.pages import PLACE
-from heatsink.door.protocol import Body, Call, WireError
+from heatsink.door.protocol import Body, UpstreamCall, WireError
 from heatsink.door.spread_indexes import shadow_of
 from heatsink.door.times import iso_text, millis
 from heatsink.testing.clocks import ManualClock
@@ -373,7 +373,7 @@ def test_unprocessed_items_show_the_application_s_keys() -> None:
     assert steps is not None
     registry.closed_ms += 1
     [call] = next(steps)
-    assert isinstance(call, Call)
+    assert isinstance(call, UpstreamCall)
     stored = call.parameters["RequestItems"]
     with pytest.raises(StopIteration) as end:
         steps.send([{"UnprocessedItems": stored}])
@@ -381,7 +381,7 @@ def test_unprocessed_items_show_the_application_s_keys() -> None:
     steps = core.begin("BatchGetItem", {"RequestItems": {TABLE: {"Keys": [item]}}})
     assert steps is not None
     [call] = next(steps)
-    assert isinstance(call, Call)
+    assert isinstance(call, UpstreamCall)
     with pytest.raises(StopIteration) as end:
         steps.send([{"Responses": {}, "UnprocessedKeys": call.parameters["RequestItems"]}])
     assert end.value.value["UnprocessedKeys"] == {TABLE: {"Keys": [item]}}
@@ -396,6 +396,6 @@ def test_an_eventually_consistent_query_reads_no_layout() -> None:
     right = process.meet
     process.meet = lambda need: needs.append(need) or right(need)  # type: ignore[method-assign,func-returns-value]
     process.send("Query", whole(ConsistentRead=False))
-    assert all(isinstance(need, Call) for need in needs)
+    assert all(isinstance(need, UpstreamCall) for need in needs)
     process.send("Query", whole())
-    assert any(not isinstance(need, Call) for need in needs)
+    assert any(not isinstance(need, UpstreamCall) for need in needs)

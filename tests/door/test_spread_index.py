@@ -273,10 +273,10 @@ def test_a_token_of_the_old_index_is_refused_once_it_is_deleted(world: World) ->
 def test_an_index_that_cannot_be_spread_is_refused() -> None:
     world = World()
     process = world.processes[0]
-    from heatsink.door.migration import Migration
+    from heatsink.door.migration import IndexMigration
 
     for name, why in (("by-score", "no global index"), ("none", "no global index")):
-        migration = Migration(process.core.places[TABLE], process.view, name)
+        migration = IndexMigration(process.core.places[TABLE], process.view, name)
         with pytest.raises(InvalidSetting, match=why):
             world.migrate(migration.spread())
     assert note_on(process.view, TABLE, "none") is None

@@ -10,8 +10,17 @@ import msgspec
 from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, by_time, described, fixed, unspread
 from heatsink.door.keys import TAG
-from heatsink.door.migration import Migration, Moves, Pace, Pause, Record, Settle
-from heatsink.door.protocol import Body, Call, LayoutOf, Need, Reach, Renew, Steps, WireError
+from heatsink.door.migration import IndexMigration, MigrationPace, Moves, Pause, Record, Settle
+from heatsink.door.protocol import (
+    Body,
+    LayoutOf,
+    Need,
+    Reach,
+    Renew,
+    Steps,
+    UpstreamCall,
+    WireError,
+)
 from heatsink.door.times import iso_text
 from heatsink.emulator.engine import API, Engine
 from heatsink.emulator.settings import EngineSettings
@@ -24,7 +33,7 @@ TABLE = "chat"
 START_MS = 1_794_744_000_000  # 2026-11-15T12:00:00Z
 SEED = b"0123456789abcdef"
 INDEX = "by-kind"
-PACE = Pace(per_value_s=10**6, record_each=3)
+PACE = MigrationPace(per_value_s=10**6, record_each=3)
 PLENTY = EngineSettings(read_limit=10**9, write_limit=10**9)
 LAGGING = EngineSettings(read_limit=10**9, write_limit=10**9, index_lag_s=1.0)
 
@@ -82,7 +91,7 @@ class Upstream:
 
     def __init__(self, clock: ManualClock, settings: EngineSettings = PLENTY) -> None:
         self.engine = Engine(settings, clock, Random(1))
-        self.sent: list[Call] = []
+        self.sent: list[UpstreamCall] = []
         self.used: list[Any] = []
         """What each answer says about consumed capacity, if it says anything."""
 
@@ -95,7 +104,7 @@ class Upstream:
             self.used.append(answer["ConsumedCapacity"])
         return answer
 
-    def meet(self, call: Call) -> Any:
+    def meet(self, call: UpstreamCall) -> Any:
         self.sent.append(call)
         try:
             return self.send(call.operation, call.parameters)
@@ -127,7 +136,7 @@ class Process:
             return dict(end.value)
 
     def meet(self, need: Need) -> Any:
-        if isinstance(need, Call):
+        if isinstance(need, UpstreamCall):
             return self.upstream.meet(need)
         if isinstance(need, LayoutOf):
             return self.registry.layout(need.label)
@@ -137,9 +146,9 @@ class Process:
         self.registry.renew(self.view)
         return None
 
-    def migration(self, pace: Pace = PACE) -> Migration:
+    def migration(self, pace: MigrationPace = PACE) -> IndexMigration:
         """Return a migration of the index, as this process would run it."""
-        return Migration(self.core.places[TABLE], self.view, INDEX, pace)
+        return IndexMigration(self.core.places[TABLE], self.view, INDEX, pace)
 
 
 def declared(**others: Any) -> SpreadTable:

@@ -22,7 +22,7 @@ from heatsink.registry.decisions import BUCKETS, LogEntry, Meta, for_key
 from heatsink.registry.news import Seal
 from heatsink.spread.fsck import check
 from heatsink.stores.redis.address import RedisKeys
-from heatsink.stores.redis.connection import Connection, Refused
+from heatsink.stores.redis.connection import Connection, RedisRefused
 from heatsink.testing.redis import RedisServer
 from tests.servers import patient, patient_url, real
 from tests.spread.test_log import everything
@@ -97,7 +97,7 @@ async def forging(url: str, forge: Forge) -> AsyncIterator[None]:
             await redis.run("CLIENT", "KILL", "TYPE", "pubsub")  # so that processes poll
             try:
                 await forge(redis)
-            except Refused as refused:
+            except RedisRefused as refused:
                 if refused.code != "OLDER":
                     raise
             await asyncio.sleep(0.002)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.emulator.capacity.table import SPACE
-from heatsink.emulator.rows import Row, Rows, token_of
+from heatsink.emulator.rows import Rows, StoredItem, token_of
 from heatsink.stores.dynamodb.wire.expressions.key_conditions import EVERYTHING, Bounds
 from heatsink.stores.dynamodb.wire.keys import Key
 
@@ -18,10 +18,10 @@ keys = st.builds(Key, hashes, sorts)
 changes = st.lists(st.tuples(keys, st.booleans()), max_size=40)
 
 
-def made_by(steps: list[tuple[Key, bool]]) -> tuple[Rows, dict[Key, Row]]:
+def made_by(steps: list[tuple[Key, bool]]) -> tuple[Rows, dict[Key, StoredItem]]:
     items, plain = Rows(), {}
     for number, (key, put) in enumerate(steps):
-        row = Row({"n": {"N": str(number)}, "pk": {"S": str(key.hash)}}, number)
+        row = StoredItem({"n": {"N": str(number)}, "pk": {"S": str(key.hash)}}, number)
         if put:
             items.put(key, row)
             plain[key] = row
@@ -79,8 +79,8 @@ def test_a_scan_goes_on_after_any_key(steps: Any) -> None:
 
 def test_a_table_without_sort_keys_has_one_row_per_key() -> None:
     items = Rows()
-    items.put(Key("a", None), Row({}, 1))
-    items.put(Key("a", None), Row({}, 2))
+    items.put(Key("a", None), StoredItem({}, 1))
+    items.put(Key("a", None), StoredItem({}, 2))
     assert [row.size for row in items.query("a", EVERYTHING)] == [2]
     items.remove(Key("a", None))
     assert list(items.scan()) == []

@@ -19,7 +19,7 @@ from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.registry.adoption import append_only
-from heatsink.registry.declarations import BY_TIME, Declared, declare, recorded
+from heatsink.registry.declarations import BY_TIME, DeclaredTable, declare, recorded
 from heatsink.server.commands.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
@@ -139,7 +139,7 @@ async def test_a_coordinator_leads_and_spreads(url: str) -> None:
 async def test_a_door_records_its_tables_with_the_coordinator_s_policy(url: str) -> None:
     async with connect(url):
         pass  # creates the registry
-    declared = Declared("room", "at", "S", {"MSG#": f"{BY_TIME} iso_text"})
+    declared = DeclaredTable("room", "at", "S", {"MSG#": f"{BY_TIME} iso_text"})
     with acting_as("Coordinator", set()):
         async with connect(url, coordinate=False) as hs:
             registry = hs.parts.registry

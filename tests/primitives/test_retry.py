@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import Closed, Overloaded, Throttled, Unavailable
-from heatsink.primitives.retry import Pauses, Refused, Retrier
+from heatsink.primitives.retry import FailedAttempt, Pauses, Retrier
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 FIRST = Unavailable("the first try")
@@ -23,7 +23,7 @@ def test_pauses_double_up_to_the_longest_and_only_their_jitter_is_random(
 
 
 def test_an_attempt_is_repeated_until_it_succeeds() -> None:
-    seen: list[Refused] = []
+    seen: list[FailedAttempt] = []
     answers = [Throttled("p"), Unavailable("again"), None]
 
     async def attempt() -> str:
@@ -43,7 +43,7 @@ def test_an_attempt_is_repeated_until_it_succeeds() -> None:
 
 
 def test_the_caller_gives_up_before_a_pause_that_is_too_long() -> None:
-    def check(refused: Refused) -> None:
+    def check(refused: FailedAttempt) -> None:
         if refused.next_s > 5:
             raise Overloaded(f"tried {refused.attempts} times") from refused.error
 

@@ -20,14 +20,14 @@ import msgspec
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.settings import Settings
 from heatsink.emulator.engine import API, Engine
-from heatsink.emulator.rows import Row
+from heatsink.emulator.rows import StoredItem
 from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import Throttled, Unavailable
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.registry.decisions import LogEntry, Meta, Reading
 from heatsink.stores.dynamodb import stores_over
 from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials, Item, Result, Turns
-from heatsink.stores.dynamodb.connections import Answer as HttpAnswer
+from heatsink.stores.dynamodb.connections import WireAnswer
 from heatsink.stores.dynamodb.registry import _meta_of
 from heatsink.stores.dynamodb.table import LOG, META, NOTHING, DynamoTable, binary
 from heatsink.stores.dynamodb.wire.keys import Key
@@ -223,13 +223,13 @@ class DynamoBackend:
             self._observe(body, before, _meta_of(after.item))
         return status, {"Date": formatdate(self._clock.now_s(), usegmt=True)}, answer
 
-    def _meta(self) -> Row | None:
+    def _meta(self) -> StoredItem | None:
         """As it lies in the engine: to look at it costs no units."""
         if self._tending is None:
             return None
         return self._engine.table(TABLE).rows.get(Key(META, NOTHING))
 
-    def _observe(self, body: bytes, old: Row | None, after: Meta) -> None:
+    def _observe(self, body: bytes, old: StoredItem | None, after: Meta) -> None:
         self._observer.saw(Reading(after, now_ms(self._clock)))
         before = after if old is None else _meta_of(old.item)
         if after.version != before.version:
@@ -264,7 +264,7 @@ class WiredClient(DynamoClient):
 
     async def post(self, operation: str, body: bytes, _: object) -> Any:
         status, headers, answer = await self._wire(operation, body)
-        return HttpAnswer(status, headers.get("Date", "").encode(), answer)
+        return WireAnswer(status, headers.get("Date", "").encode(), answer)
 
 
 class PatientClient(WiredClient):

@@ -141,7 +141,7 @@ class CuredWorld(World):
             raise Violation("the store was not moved ahead")
         evidence = evidence_of(clock, now_ms(clock))
         await fsck.reset_closed_time(
-            alone, stores.registry, stores.counters, evidence, fsck.Elsewhere(), "cured"
+            alone, stores.registry, stores.counters, evidence, fsck.OtherSubjects(), "cured"
         )
         self.audit = RegistryAudit()
         self._set_clocks(0.0, self.rng.choice((None, 0.0)))

@@ -23,7 +23,7 @@ from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.closed_time import FAR_AHEAD_MS, check_append, evidence_of
 from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
 from heatsink.registry.layouts import EPOCHS_MAX, Layout
-from heatsink.spread.fsck import Elsewhere, Reset, check, reset_closed_time, reset_layout
+from heatsink.spread.fsck import OtherSubjects, Reset, check, reset_closed_time, reset_layout
 from heatsink.spread.store import Row, Running
 from heatsink.stores.sqlite.alone import SqliteAlone
 from heatsink.stores.sqlite.engine import SCHEMA, open_file
@@ -86,9 +86,9 @@ class Store:
         time_ms = Uuid7().time_ms(raw)
         return await self.counters.add(place(layout, key, raw), raw, time_ms, 1)
 
-    async def reset(self, elsewhere: Elsewhere | None = None) -> Reset:
+    async def reset(self, elsewhere: OtherSubjects | None = None) -> Reset:
         evidence = evidence_of(self.clock, NOW_MS)
-        parts = (self.registry, self.counters, evidence, elsewhere or Elsewhere(), "new")
+        parts = (self.registry, self.counters, evidence, elsewhere or OtherSubjects(), "new")
         return await reset_closed_time(self.alone, *parts)
 
 
@@ -171,7 +171,7 @@ async def test_a_layout_that_places_what_is_under_another_key_gets_that_ones_flo
 ) -> None:
     store.layouts = {POSTS: Layout.of()}
     await store.put(POSTS, raw_of(AHEAD_MS - 5, 1))
-    await store.reset(Elsewhere(follow=((Kind.AUTHOR, Kind.POSTS),)))
+    await store.reset(OtherSubjects(follow=((Kind.AUTHOR, Kind.POSTS),)))
     assert (await store.registry.layout(Subject(Kind.AUTHOR, "ada").text)).pairs[-1] == (
         AHEAD_MS - 4,
         1,
@@ -183,7 +183,7 @@ async def test_a_layout_whose_rows_are_not_in_the_store_waits_for_the_old_closed
 ) -> None:
     store.layouts = {Subject(Kind.TABLE, "chat/x").text: Layout.of([(NOW_MS - 9, 4)])}
     await store.found()
-    await store.reset(Elsewhere(unseen=(Kind.TABLE,)))
+    await store.reset(OtherSubjects(unseen=(Kind.TABLE,)))
     layout = await store.registry.layout(Subject(Kind.TABLE, "chat/x").text)
     assert layout == Layout.of([(NOW_MS - 9, 4), (AHEAD_MS, 4)])
 

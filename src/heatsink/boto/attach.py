@@ -31,7 +31,7 @@ from heatsink.door.declaration import SpreadTable, check_sample, described, no_t
 from heatsink.door.drivers import AsyncDriver, BlockingDriver, is_thawed, of_heatsink
 from heatsink.door.keys import check_partition_value, subject_in
 from heatsink.door.places import adopting
-from heatsink.door.protocol import THROTTLES, Body, Call, WireError, is_of_index, refusal
+from heatsink.door.protocol import THROTTLES, Body, UpstreamCall, WireError, is_of_index, refusal
 from heatsink.door.recent import FEW
 from heatsink.door.records import look_for_rows, record_of
 from heatsink.door.streams import shown_records
@@ -344,7 +344,7 @@ class _Hook:
             if table.append_only:
                 self._background.declare_append_only(table.name)
 
-    def _request(self, call: Call) -> tuple[Any, dict[str, Any]]:
+    def _request(self, call: UpstreamCall) -> tuple[Any, dict[str, Any]]:
         """Return the operation's model and the request of an upstream call, not signed yet."""
         meta = self.client.meta
         model = meta.service_model.operation_model(call.operation)
@@ -367,7 +367,7 @@ class _Hook:
             "context": context,
         }
 
-    def _pause_s(self, error: WireError, call: Call, attempt: int) -> float | None:
+    def _pause_s(self, error: WireError, call: UpstreamCall, attempt: int) -> float | None:
         """Return how long to wait before a throttled call is sent again; None: do not."""
         if error.code not in THROTTLES:
             return None
@@ -420,7 +420,7 @@ class _BlockingHook(_Hook):
         self._record(tables)
         return self.declare(tables)
 
-    def _send(self, call: Call) -> Body:
+    def _send(self, call: UpstreamCall) -> Body:
         for attempt in range(ATTEMPTS):
             model, request = self._request(call)
             prepared = self._endpoint.create_request(request, model)
@@ -480,7 +480,7 @@ class _AsyncHook(_Hook):
                 return self.declare(tables)
         return self._core
 
-    async def _send(self, call: Call) -> Body:
+    async def _send(self, call: UpstreamCall) -> Body:
         for attempt in range(ATTEMPTS):
             model, request = self._request(call)
             prepared = await self._endpoint.create_request(request, model)
@@ -539,12 +539,12 @@ def _refused(error: HeatsinkError) -> WireError:
     return refusal(str(error)) if isinstance(error, Closed) else of_heatsink(error)
 
 
-def _describing(table: SpreadTable) -> Call:
-    return Call("DescribeTable", {"TableName": table.name})
+def _describing(table: SpreadTable) -> UpstreamCall:
+    return UpstreamCall("DescribeTable", {"TableName": table.name})
 
 
-def _sampling(table: SpreadTable) -> Call:
-    return Call("Scan", sampling(table))
+def _sampling(table: SpreadTable) -> UpstreamCall:
+    return UpstreamCall("Scan", sampling(table))
 
 
 def _body(status: int, content: bytes) -> Body:

@@ -14,7 +14,7 @@ from heatsink.errors import Closed, HeatsinkError
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Subject
 from heatsink.registry.adoption import Adoptions, append_only
-from heatsink.registry.declarations import Declared, declare
+from heatsink.registry.declarations import DeclaredTable, declare
 from heatsink.registry.layouts import Layout
 
 CLOSED = "this attachment is closed: attach the client again"
@@ -102,7 +102,7 @@ class Background:
         layout, deadline_s = partial(self.registry.layout, key), self._backoff.deadline_s()
         return self._loop.call(self._backoff.call, layout, key, deadline_s)
 
-    def declare(self, table: str, declared: Declared) -> None:
+    def declare(self, table: str, declared: DeclaredTable) -> None:
         """Record a table's declaration. Raises `InvalidSetting` if the registry has another."""
         recording = partial(declare, self.registry, table, declared, self._clock)
         self._loop.call(self._backoff.call, recording, "", self._backoff.deadline_s())

@@ -24,7 +24,7 @@ from heatsink.primitives.checks import check_kind, check_names, check_number, ch
 from heatsink.primitives.processes import name_of
 
 from .batch import Batch
-from .limits import Declared, Limit, check_equal, check_limits
+from .limits import DeclaredLimits, Limit, check_equal, check_limits
 from .objects import LOSSY
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -351,10 +351,10 @@ class Actions:
         return len(self._actions)
 
 
-def declared_limits(actions: Actions) -> Declared:
+def declared_limits(actions: Actions) -> DeclaredLimits:
     """Return the limits of these actions, as a worker announces them."""
     found = [action for name in actions if (action := actions.get(name))]
-    return Declared(
+    return DeclaredLimits(
         {limit.name: limit for action in found for limit in action.limits},
         {action.name: tuple(limit.name for limit in action.limits) for action in found},
     )
@@ -510,10 +510,10 @@ class SteadyClock(Protocol):
 class Announcements:
     """The limits that workers have announced, remembered for a second."""
 
-    def __init__(self, read: Callable[[], Awaitable[Declared]], clock: SteadyClock) -> None:
+    def __init__(self, read: Callable[[], Awaitable[DeclaredLimits]], clock: SteadyClock) -> None:
         self._read = read
         self._clock = clock
-        self._known, self._known_s = Declared(), float("-inf")
+        self._known, self._known_s = DeclaredLimits(), float("-inf")
         self._reading = asyncio.Lock()
 
     async def added(self, batch: Batch) -> Batch:

@@ -33,7 +33,7 @@ from .batch import (
 )
 from .controls import NO_CONTROLS, Controls
 from .limits import LimitUse, limits_in_use
-from .moving import MoveProgress, Mover
+from .moving import MoveProgress, PartitionMover
 from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
 from .reconcile import Opening, Patience, Reconciler, check_known, is_odd
 from .results import read_results
@@ -358,7 +358,7 @@ class Bulk:
             async for progress in hs.bulk.moving(3, "redis://other:6379"):
                 print(progress.step, progress.items)
         """
-        mover = Mover(self._stores, self._patience, self._clock, self._first)
+        mover = PartitionMover(self._stores, self._patience, self._clock, self._first)
         return mover.steps(partition, url)
 
     # -- progress --------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import shown
 
 DAYS_MAX = 366 * 9  # 29 February may be 8 years away
-DAY_S = 86_400
 MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
 WEEKDAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
 NAMED = {

@@ -416,7 +416,7 @@ class LimitUse(msgspec.Struct, frozen=True):
     """The keys at which holders wait for the most places."""
 
 
-class Declared(msgspec.Struct, frozen=True):
+class DeclaredLimits(msgspec.Struct, frozen=True):
     """The limits of one process: the limits themselves, and which action has which."""
 
     limits: dict[str, Limit] = {}
@@ -435,7 +435,7 @@ class LimitBook:
     `own` are the limits that the process's actions declare.
     """
 
-    own: Declared
+    own: DeclaredLimits
     changed: Mapping[str, Limit] = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)
     version: tuple[str, int] = ("", 0)
@@ -513,14 +513,14 @@ class PlaceStore(Protocol):
     async def use(self, limit: str, most: int) -> list[KeyUse]:
         """Return how up to `most` keys of a limit are used, those with most waiting first."""
 
-    async def declare(self, process: str, declared: Declared, ttl_ms: int) -> Declared:
+    async def declare(self, process: str, declared: DeclaredLimits, ttl_ms: int) -> DeclaredLimits:
         """Announce the limits of a process for `ttl_ms`, and return all announced limits.
 
         If another live process declares a limit in another way, that declaration stays: the caller
         must compare the returned limits with its own.
         """
 
-    async def declared(self) -> Declared:
+    async def declared(self) -> DeclaredLimits:
         """Return the limits that workers announced within a day."""
 
 

@@ -32,7 +32,7 @@ from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.words import counted
 
-from .plan import HOME, Move, Place, PlaceMarks, QueuePlan, Spot, bare, named
+from .plan import HOME, PartitionMove, Place, PlaceMarks, QueuePlan, Spot, bare, named
 from .reconcile import Patience
 from .store import QueueStores
 
@@ -53,7 +53,7 @@ class MoveProgress(msgspec.Struct, frozen=True):
     copied: int = 0
 
 
-class Mover:
+class PartitionMover:
     def __init__(
         self, stores: QueueStores, patience: Patience, clock: Clock, first: QueuePlan
     ) -> None:
@@ -129,7 +129,7 @@ class Mover:
         await self._call(self._stores.barrier.place, target)  # raises if it is not durable
         return plan.moving(partition, to)
 
-    async def _prepare(self, plan: QueuePlan, partition: int, move: Move) -> None:
+    async def _prepare(self, plan: QueuePlan, partition: int, move: PartitionMove) -> None:
         target = Spot(partition, move.to, ANY_VERSION)
         prepared = await self._call(self._stores.moves.prepare, target, move.version)
         if prepared < 0:
@@ -144,7 +144,7 @@ class Mover:
         place = plan.place(partition)
         await self._call(self._stores.fleet.change, plan.placed(partition, place.url))
 
-    async def _copy(self, source: Spot, move: Move) -> AsyncIterator[MoveProgress]:
+    async def _copy(self, source: Spot, move: PartitionMove) -> AsyncIterator[MoveProgress]:
         """Copy all ended parts to the new place, and make the new place the partition's own.
 
         First the old place's mark that it gave the partition away must be durable: only then can
@@ -167,12 +167,14 @@ class Mover:
         if await self._is_durable(target, move, copied):
             await self._adopt(number, move)
 
-    async def _is_closed(self, source: Spot, move: Move) -> bool:
+    async def _is_closed(self, source: Spot, move: PartitionMove) -> bool:
         """Whether the old place has durably given the partition away with this move."""
         marks: PlaceMarks = await self._call(self._stores.barrier.place, source)
         return marks.moved == move.version
 
-    async def _copy_page(self, source: Spot, target: Spot, move: Move, parts: list[str]) -> None:
+    async def _copy_page(
+        self, source: Spot, target: Spot, move: PartitionMove, parts: list[str]
+    ) -> None:
         copy = self._stores.moves.copy
         for first in range(0, len(parts), COPIES):
             some = parts[first : first + COPIES]
@@ -180,7 +182,7 @@ class Mover:
                 *(self._call(copy, source, target, move.version, part) for part in some)
             )
 
-    async def _is_durable(self, target: Spot, move: Move, parts: list[str]) -> bool:
+    async def _is_durable(self, target: Spot, move: PartitionMove, parts: list[str]) -> bool:
         """Read back what was copied. Returns False if the new place has lost some of it."""
         pages = [parts[first : first + PAGE] for first in range(0, len(parts), PAGE)]
         found: list[PlaceMarks] = await asyncio.gather(
@@ -189,7 +191,7 @@ class Mover:
         is_prepared = all(marks.prepared == move.version for marks in found)
         return is_prepared and sum(marks.parts for marks in found) == len(parts)
 
-    async def _adopt(self, partition: int, move: Move) -> None:
+    async def _adopt(self, partition: int, move: PartitionMove) -> None:
         plan = await self._call(self._stores.fleet.plan, self._first)
         if plan.moves.get(partition) == move:
             await self._call(self._stores.fleet.change, plan.placed(partition, move.to))

@@ -90,7 +90,7 @@ class Place(msgspec.Struct, frozen=True):
         return f"Place({named(self.url)!r}, since={self.since})"
 
 
-class Move(msgspec.Struct, frozen=True):
+class PartitionMove(msgspec.Struct, frozen=True):
     """A partition's move that has begun: to which URL, and with which version of the plan."""
 
     to: str
@@ -121,7 +121,7 @@ class QueuePlan(msgspec.Struct, frozen=True):
     high_water: int
     version: int = 0
     places: dict[int, Place] = {}
-    moves: dict[int, Move] = {}
+    moves: dict[int, PartitionMove] = {}
     founded: Founding | None = None
 
     def place(self, partition: int) -> Place:
@@ -132,14 +132,16 @@ class QueuePlan(msgspec.Struct, frozen=True):
         return Spot(partition, place.url, place.since)
 
     @property
-    def routes(self) -> tuple[dict[int, Place], dict[int, Move]]:
+    def routes(self) -> tuple[dict[int, Place], dict[int, PartitionMove]]:
         """The fields that decide to which server a call goes, and where new parts go."""
         return self.places, self.moves
 
     def moving(self, partition: int, to: str) -> QueuePlan:
         """Return the plan in which the partition gets no new parts, since it moves to `to`."""
         version = self.version + 1
-        return replace(self, moves={**self.moves, partition: Move(to, version)}, version=version)
+        return replace(
+            self, moves={**self.moves, partition: PartitionMove(to, version)}, version=version
+        )
 
     def placed(self, partition: int, url: str, after: int = 0) -> QueuePlan:
         """Return the plan that has the partition at `url`, with a version above `after`."""

@@ -1,8 +1,8 @@
 """Calls to the queue's servers, which may be unreachable and may lose data.
 
-While a server does not answer, `Patience` retries the call. If a partition has moved, the `Router`
-repeats the call at the new place. After a server has lost data, the `Reconciler` compares a batch's
-record with its parts.
+While a server does not answer, `Patience` retries the call. If a partition has moved, the
+`PartitionRouter` repeats the call at the new place. After a server has lost data, the `Reconciler`
+compares a batch's record with its parts.
 
 The record of a batch is stored in the batch's home slot. The parts with its items are stored in
 partitions. The slot and the partitions may be on different servers. A server may lose its newest
@@ -37,7 +37,7 @@ from heatsink.errors import (
 )
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.owner import CLOSED, Owner
-from heatsink.primitives.retry import Pauses, Refused, Retrier, shortened
+from heatsink.primitives.retry import FailedAttempt, Pauses, Retrier, shortened
 
 from . import changes, flows
 from .actions import BUILT_IN
@@ -114,7 +114,7 @@ class Patience:
             await self._opening()
         return await method(*arguments)
 
-    def _check(self, began_s: float, refused: Refused) -> None:
+    def _check(self, began_s: float, refused: FailedAttempt) -> None:
         """Raise `Overloaded` if the next attempt would come after the deadline.
 
         If the queue has never answered this process, the deadline is `FIRST_S` at most.
@@ -156,7 +156,7 @@ async def check_known(stores: QueueStores, patience: Patience, wanted: Batch) ->
 # -- partitions that move -------------------------------------------------------------------------
 
 
-class Router:
+class PartitionRouter:
     """Sends each call to the server that holds the partition, by the router's copy of the plan.
 
     The plan says how many partitions the queue has, and which of them are on another Redis than the
@@ -232,7 +232,7 @@ class Router:
 class _RoutedCalls:
     """The store `below`, but calls on partitions go to the partition's server."""
 
-    def __init__(self, router: Router, below: object) -> None:
+    def __init__(self, router: PartitionRouter, below: object) -> None:
         self._router = router
         self.below = below
 
@@ -248,7 +248,7 @@ class _RoutedCalls:
 class _RoutedFleet:
     """The fleet's store, but `own` goes to the partition's server. Adopts plans that it reads."""
 
-    def __init__(self, router: Router, below: FleetStore) -> None:
+    def __init__(self, router: PartitionRouter, below: FleetStore) -> None:
         self._router = router
         self.below = below
 
@@ -272,7 +272,7 @@ class _RoutedFleet:
 
 
 class _RoutedBarrier:
-    def __init__(self, router: Router, below: Barrier) -> None:
+    def __init__(self, router: PartitionRouter, below: Barrier) -> None:
         self._router = router
         self.below = below
 
@@ -299,7 +299,7 @@ class _RoutedBarrier:
 
 def routed(stores: QueueStores, first: QueuePlan) -> QueueStores:
     """Return the stores of one process. Calls find partitions by the process's copy of the plan."""
-    router = Router(stores, first)
+    router = PartitionRouter(stores, first)
 
     def calls(store: object) -> Any:
         return _RoutedCalls(router, store)

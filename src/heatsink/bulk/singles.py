@@ -44,7 +44,7 @@ ANNOUNCED_S = 5.0  # how old a process's list of known actions may be
 PLAN_S = 1.0  # how old a process's copy of the plan may be
 
 
-class Waiting(NamedTuple):
+class WaitingSingle(NamedTuple):
     """A submission that waits for its call. The item's `lane` names its places at limits."""
 
     batch: Batch
@@ -71,7 +71,7 @@ class Singles:
         self._read_plan = plan
         self._clock = clock
         self._rng = rng
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingSingle] = deque()
         self._calls: set[asyncio.Task[None]] = set()
         self._serving = 0  # calls that look at `_waiting` again: a task is done only later
         self._plan: QueuePlan | None = None
@@ -98,7 +98,7 @@ class Singles:
         if batch.limits:
             needs = needs_of(counting(batch), batch.action, batch.tenant, item)
             lane = lane_with(lane, needs)
-        self._waiting.append(Waiting(batch, body, lane, answer))
+        self._waiting.append(WaitingSingle(batch, body, lane, answer))
         if self._serving < CALLS_MAX or len(self._waiting) >= GROUP_MAX:
             self._serving += 1
             call = asyncio.ensure_future(self._serve())
@@ -146,7 +146,7 @@ class Singles:
             if not each.answer.done():
                 each.answer.set_result(batch)
 
-    async def _call(self, group: list[Waiting]) -> list[Batch | None]:
+    async def _call(self, group: list[WaitingSingle]) -> list[Batch | None]:
         partition = await self._next_partition()
         singles = [self._single(each, partition) for each in group]
         answers = await self._patience.call(self._stores.singles.accept, partition, singles)
@@ -169,7 +169,7 @@ class Singles:
                 return partition
         return self._turn % plan.partitions
 
-    def _single(self, waiting: Waiting, partition: int) -> Single:
+    def _single(self, waiting: WaitingSingle, partition: int) -> Single:
         batch, body = waiting.batch, waiting.body
         generation = f"{self._rng.getrandbits(64):016x}"
         part = part_of(batch, generation, partition, bool(batch.limits), waiting.lane)

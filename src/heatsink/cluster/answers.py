@@ -31,8 +31,6 @@ class Node(msgspec.Struct, frozen=True):
     flags: frozenset[str]
     primary: str
     """The id of the primary that it replicates; empty for a primary."""
-    epoch: int
-    is_linked: bool
     ranges: tuple[tuple[int, int], ...] = ()
     open_slots: tuple[int, ...] = ()
     """Slots in importing or migrating state. A node knows this of itself only."""
@@ -55,7 +53,7 @@ class Node(msgspec.Struct, frozen=True):
             yield from range(first, last + 1)
 
 
-class Migration(msgspec.Struct, frozen=True):
+class SlotMigration(msgspec.Struct, frozen=True):
     """A migration of slots that a node runs or has run."""
 
     name: str
@@ -151,7 +149,7 @@ def endpoints_in(answer: Sequence[Any], asked: str) -> dict[str, str]:
 
 def parse_node(line: str) -> Node:
     """Parse a line of `CLUSTER NODES`. A node that has met no other yet does not know its host."""
-    id, where, flags, primary, _, _, epoch, link, *slots = line.split()
+    id, where, flags, primary, _, _, _, _, *slots = line.split()
     place = where.partition(",")[0].partition("@")[0]
     host, _, port = place.rpartition(":")
     ranges = [each for each in slots if not each.startswith("[")]
@@ -162,8 +160,6 @@ def parse_node(line: str) -> Node:
         port=int(port),
         flags=frozenset(flags.split(",")),
         primary="" if primary == "-" else primary,
-        epoch=int(epoch),
-        is_linked=link == "connected",
         ranges=tuple(_range(each) for each in ranges),
         open_slots=tuple(int(each[1:].partition("-")[0]) for each in half),
     )
@@ -220,14 +216,14 @@ def counted_in(answer: Sequence[Any], owner: str) -> dict[int, SlotCounters]:
     return found
 
 
-def migration(answer: Any) -> Migration:
+def migration(answer: Any) -> SlotMigration:
     """Parse an entry of `CLUSTER GETSLOTMIGRATIONS`.
 
     A target whose source has vanished does not name the source any more.
     """
     said = pairs(answer)
     ranges = [_range(each) for each in text(said["slot_ranges"]).split()]
-    return Migration(
+    return SlotMigration(
         name=text(said["name"]),
         source=text(said.get("source_node", "")),
         target=text(said.get("target_node", "")),
@@ -238,12 +234,12 @@ def migration(answer: Any) -> Migration:
     )
 
 
-def one_of_each(found: Iterable[Migration]) -> list[Migration]:
+def one_of_each(found: Iterable[SlotMigration]) -> list[SlotMigration]:
     """Join the two entries of each migration: that of its source and that of its target.
 
     A migration has ended if both say so.
     """
-    joined: dict[str, Migration] = {}
+    joined: dict[str, SlotMigration] = {}
     for each in found:
         other = joined.get(each.name)
         if other is None or (other.has_ended and other.state != "success") or not each.has_ended:

@@ -24,10 +24,10 @@ from heatsink.registry.decisions import Decision
 
 from .answers import Server, Topology
 from .keys import queue_slots
-from .load import WINDOWS, ClusterLoad, SlotRates, Snapshot
-from .mover import Mover, MoveReport, carry_out_each
+from .load import WINDOWS, ClusterCounters, ClusterLoad, SlotRates
+from .mover import MoveReport, SlotMover, carry_out_each
 from .nodes import ClusterNodes
-from .policy import Move, Plan, SlotPolicy
+from .policy import Plan, SlotMove, SlotPolicy
 from .rules import SlotRules, SlotSettings
 from .slots import ranges_of
 
@@ -46,7 +46,7 @@ class MeasuredCluster(Protocol):
 
     async def topology(self) -> Topology: ...
 
-    async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> Snapshot: ...
+    async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> ClusterCounters: ...
 
 
 class ClusterMeter:
@@ -84,7 +84,7 @@ class ClusterMeter:
         return load
 
 
-class Lease:
+class ClusterLease:
     """The right to balance a cluster. It is a key in the cluster, so that one process has it.
 
     The lease saves work, but safety does not depend on it: if two balancers run at once, they find
@@ -152,7 +152,7 @@ class Balancer:
         self,
         meter: ClusterMeter,
         policy: SlotPolicy,
-        mover: Mover,
+        mover: SlotMover,
         publish: Callable[[list[Decision]], Awaitable[list[Decision]]],
         clock: Clock,
         window_s: float = WINDOW_S,
@@ -172,7 +172,7 @@ class Balancer:
         self.totals = Totals()
 
     @property
-    def running(self) -> Move | None:
+    def running(self) -> SlotMove | None:
         """The migration that runs now."""
         return self._mover.running
 
@@ -234,7 +234,7 @@ class Balancer:
 
 
 async def measured(
-    mover: Mover,
+    mover: SlotMover,
     load: ClusterLoad,
     plan: Plan,
     topology: Topology,
@@ -291,12 +291,11 @@ class ClusterWatch:
         self.settings = settings
         self.nodes = ClusterNodes(url, clock, Random(), round(1e6 * settings.node_megabytes))
         self._leader = leader
-        self._lease = Lease(self.nodes, name, clock)
-        self._clock = clock
+        self._lease = ClusterLease(self.nodes, name, clock)
         self._hooks = hooks
         self._is_able = False
         self._policy = SlotPolicy(rules_of(settings))
-        self._mover = Mover(self.nodes, settings.limits, clock)
+        self._mover = SlotMover(self.nodes, settings.limits, clock)
         self._meter = ClusterMeter(self.nodes, clock, settings.capacities)
         self.balancer = Balancer(
             self._meter, self._policy, self._mover, leader.publish, clock, settings.window_s, hooks

@@ -16,7 +16,7 @@ from redis.crc import key_slot
 
 from heatsink.bulk.plan import LEGACY
 from heatsink.errors import NoAccess, Unavailable
-from heatsink.stores.redis.connection import Connection, Refused
+from heatsink.stores.redis.connection import Connection, RedisRefused
 from heatsink.stores.redis.queue.keys import HOMES, QueueKeys
 
 from .sizes import SlotSize, size_of
@@ -60,7 +60,7 @@ async def _ask(node: Connection, commands: Sequence[tuple[Any, ...]]) -> list[An
         for at in range(0, len(commands), COMMANDS):
             some = commands[at : at + COMMANDS]
             answers += await asyncio.gather(*(node.run_together(*words) for words in some))
-    except Refused as refusal:
+    except RedisRefused as refusal:
         if refusal.code == "NOPERM":
             raise NoAccess(
                 "the user in URL may not measure the slots that should move (MEMORY USAGE of all "

@@ -71,7 +71,7 @@ class NodeCounters(msgspec.Struct, frozen=True):
     """A hash of its modules, functions and users. Slots move only between nodes of one kind."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ClusterCounters(msgspec.Struct, frozen=True):
     """The counters of all primaries at one time. `at_s` is a monotonic time."""
 
     at_s: float
@@ -143,7 +143,7 @@ class NodeLoad(msgspec.Struct, frozen=True):
     """How many bytes of slots should leave, because it is nearly full."""
 
 
-class Demand(msgspec.Struct):
+class SlotDemand(msgspec.Struct):
     """What slots demand of a primary and its replicas, in sum. The fields are as in `SlotLoad`."""
 
     cpu: float = 0.0
@@ -153,7 +153,7 @@ class Demand(msgspec.Struct):
     reads_cpu: float = 0.0
     reads_s: float = 0.0
 
-    def add(self, other: SlotLoad | Demand, sign: int = 1) -> None:
+    def add(self, other: SlotLoad | SlotDemand, sign: int = 1) -> None:
         """Add the demand of a slot or of several; subtract it if `sign` is -1."""
         self.cpu += sign * other.cpu
         self.net_s += sign * other.net_s
@@ -162,9 +162,9 @@ class Demand(msgspec.Struct):
         self.reads_cpu += sign * other.reads_cpu
         self.reads_s += sign * other.reads_s
 
-    def joined(self, other: Demand, sign: int = 1) -> Demand:
+    def joined(self, other: SlotDemand, sign: int = 1) -> SlotDemand:
         """Return the sum; the difference if `sign` is -1."""
-        both = Demand()
+        both = SlotDemand()
         both.add(self)
         both.add(other, sign)
         return both
@@ -190,14 +190,14 @@ class Demand(msgspec.Struct):
         return max(cpu / (node.cores or 1.0), net_s / node.net_max_s)
 
 
-def demand_of(slots: Iterable[SlotLoad]) -> Demand:
-    whole = Demand()
+def demand_of(slots: Iterable[SlotLoad]) -> SlotDemand:
+    whole = SlotDemand()
     for slot in slots:
         whole.add(slot)
     return whole
 
 
-def mean_used(whole: Demand, nodes: Iterable[NodeLoad]) -> float:
+def mean_used(whole: SlotDemand, nodes: Iterable[NodeLoad]) -> float:
     """Return how busy each node would be if the demand were spread evenly over `nodes`."""
     able = [node for node in nodes if node.cores]
     cores = max(sum(node.cores for node in able), 1e-9)
@@ -243,8 +243,8 @@ class NodeUsage(msgspec.Struct, frozen=True):
 def usage_of(load: ClusterLoad, owners: Mapping[int, str] | None = None) -> list[NodeUsage]:
     """Return how busy each node is, or would be if the slots still had these `owners`."""
     slots = {node.id: 0 for node in load.nodes}
-    demands = {node.id: Demand() for node in load.nodes}
-    whole = Demand()
+    demands = {node.id: SlotDemand() for node in load.nodes}
+    whole = SlotDemand()
     for slot in load.slots:
         owner = owners.get(slot.slot, slot.node) if owners else slot.node
         if owner in demands:
@@ -294,11 +294,11 @@ class SlotRates:
         """`net_max_s` is how many bytes a second the network of a node carries."""
         self._net_max_s = net_max_s
         self._windows = windows
-        self._last: Snapshot | None = None
+        self._last: ClusterCounters | None = None
         self._rates: dict[int, deque[Rates]] = {}
         self._overheads: deque[tuple[float, float]] = deque(maxlen=windows)
 
-    def add(self, snapshot: Snapshot) -> ClusterLoad | None:
+    def add(self, snapshot: ClusterCounters) -> ClusterLoad | None:
         """Return the load up to this snapshot; None after the first snapshot."""
         last, self._last = self._last, snapshot
         if last is None or snapshot.at_s <= last.at_s:
@@ -328,7 +328,7 @@ class SlotRates:
             tuple(self._slot_loads(snapshot)),
         )
 
-    def _slot_loads(self, snapshot: Snapshot) -> list[SlotLoad]:
+    def _slot_loads(self, snapshot: ClusterCounters) -> list[SlotLoad]:
         weights = _bytes_per_key(snapshot)
         overhead, on_replicas = (median(each) for each in zip(*self._overheads, strict=True))
         found = []
@@ -375,7 +375,9 @@ Counted = tuple[float, float, float]
 class _ReplicaRates:
     """What the slots of one replica cost it, divided into replicated writes and reads."""
 
-    def __init__(self, id: str, now: Snapshot, before: Snapshot, took_s: float) -> None:
+    def __init__(
+        self, id: str, now: ClusterCounters, before: ClusterCounters, took_s: float
+    ) -> None:
         counters = now.replicas[id]
         self.owner = next((each.owner for each in counters.values()), "")
         self.slots = {
@@ -456,7 +458,7 @@ def _used(now_s: Mapping[str, float], before_s: Mapping[str, float]) -> float:
     return sum(max(used - before_s.get(id, used), 0.0) for id, used in now_s.items())
 
 
-def _bytes_per_key(snapshot: Snapshot) -> dict[str, float]:
+def _bytes_per_key(snapshot: ClusterCounters) -> dict[str, float]:
     """Return the mean size of a key on each node."""
     keys: dict[str, int] = {}
     for counters in snapshot.slots.values():

@@ -3,16 +3,16 @@
 The servers migrate a slot atomically (Valkey 9.0 or newer, `CLUSTER MIGRATESLOTS`): either the
 target owns all slots of the migration, or the source still does. So this process need not store
 anything about a migration. If the process dies, the servers finish or undo the migration by
-themselves, and the next run waits for that. `Mover` never cancels a migration that it did not
+themselves, and the next run waits for that. `SlotMover` never cancels a migration that it did not
 start, because a server can only cancel all of its migrations at once.
 
-Before each migration, `Mover` measures the data of its slots. It leaves out slots whose upper bound
-does not fit on the target, or that the source has no memory to copy. It cancels a migration that
-fills one of the two in spite of that. It holds the rate by a pause after the migration, for the
-bytes that the target has really received. So that no burst is longer than `BURST_S` at this rate,
-it cuts migrations by their upper bound. A single slot with more data moves alone, and its pause
-comes after it. The source deletes all keys of a migration at once and does nothing else meanwhile,
-so `Mover` cuts migrations by their keys too.
+Before each migration, `SlotMover` measures the data of its slots. It leaves out slots whose upper
+bound does not fit on the target, or that the source has no memory to copy. It cancels a migration
+that fills one of the two in spite of that. It holds the rate by a pause after the migration, for
+the bytes that the target has really received. So that no burst is longer than `BURST_S` at this
+rate, it cuts migrations by their upper bound. A single slot with more data moves alone, and its
+pause comes after it. The source deletes all keys of a migration at once and does nothing else
+meanwhile, so `SlotMover` cuts migrations by their keys too.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import msgspec
 from heatsink.errors import HeatsinkError, Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import RedisAddress
-from heatsink.stores.redis.connection import Refused
+from heatsink.stores.redis.connection import RedisRefused
 
-from .answers import Migration, Server, Topology
+from .answers import Server, SlotMigration, Topology
 from .load import ClusterLoad
-from .policy import Move
+from .policy import SlotMove
 from .rules import MoveLimits
 from .sizes import ROOM, NodeMemory, SlotSize, may_copy
 from .slots import as_ranges, ranges_of
@@ -48,9 +48,9 @@ class MovableCluster(Protocol):
 
     async def topology(self) -> Topology: ...
 
-    async def migrations(self, topology: Topology) -> list[Migration]: ...
+    async def migrations(self, topology: Topology) -> list[SlotMigration]: ...
 
-    async def start(self, move: Move, topology: Topology) -> None: ...
+    async def start(self, move: SlotMove, topology: Topology) -> None: ...
 
     async def cancel(self, source: str, topology: Topology) -> None: ...
 
@@ -70,9 +70,9 @@ class Unsafe(Unavailable):
 class Cut(msgspec.Struct, frozen=True):
     """A move, cut in three: `job` moves now, `skipped` has no room, `rest` is left for later."""
 
-    job: Move
-    skipped: Move
-    rest: Move
+    job: SlotMove
+    skipped: SlotMove
+    rest: SlotMove
 
 
 class _Unpaid(msgspec.Struct, frozen=True):
@@ -96,7 +96,9 @@ class Bounds(msgspec.Struct, frozen=True):
     """What the rate allows in one migration. A single slot may have more."""
 
 
-def cut_job(move: Move, sizes: Mapping[int, SlotSize], bounds: Bounds, limits: MoveLimits) -> Cut:
+def cut_job(
+    move: SlotMove, sizes: Mapping[int, SlotSize], bounds: Bounds, limits: MoveLimits
+) -> Cut:
     """Cut the next migration from a move, by the upper bounds of its slots and by their keys.
 
     Takes slots in order while they fit. A single slot may exceed `bounds.burst` and
@@ -120,13 +122,13 @@ def cut_job(move: Move, sizes: Mapping[int, SlotSize], bounds: Bounds, limits: M
     return Cut(*(_part(move, tuple(slots), sizes) for slots in (taken, skipped, rest)))
 
 
-def _part(move: Move, slots: tuple[int, ...], sizes: Mapping[int, SlotSize]) -> Move:
+def _part(move: SlotMove, slots: tuple[int, ...], sizes: Mapping[int, SlotSize]) -> SlotMove:
     known = [sizes[slot] for slot in slots if slot in sizes]
     size, most = sum(each.size for each in known), sum(each.most for each in known)
     return msgspec.structs.replace(move, slots=slots, size=size, most=most)
 
 
-class Mover:
+class SlotMover:
     """Moves slots within limits, and waits until they are safe on their new owner."""
 
     def __init__(self, cluster: MovableCluster, limits: MoveLimits, clock: Clock) -> None:
@@ -138,7 +140,7 @@ class Mover:
         self._sizes: dict[int, tuple[float, SlotSize]] = {}
         self._failed: dict[str, tuple[float, frozenset[int]]] = {}
         self._unpaid: _Unpaid | None = None
-        self.running: Move | None = None
+        self.running: SlotMove | None = None
         """The migration that this process carries out now."""
 
     def adopt(self, limits: MoveLimits) -> None:
@@ -163,7 +165,7 @@ class Mover:
         )
         return msgspec.structs.replace(load, slots=slots)
 
-    async def next_job(self, move: Move, topology: Topology) -> Cut:
+    async def next_job(self, move: SlotMove, topology: Topology) -> Cut:
         """Measure the next slots of a move, and cut the next migration from it.
 
         Nothing is left to move if the source was to be relieved and has room again: the slots that
@@ -182,7 +184,7 @@ class Mover:
         bounds = Bounds(target.room, may_copy(source.spare, move.written_s), burst)
         return cut_job(move, sizes, bounds, limits)
 
-    def check_room(self, job: Move) -> None:
+    def check_room(self, job: SlotMove) -> None:
         """Raise `Unsafe` if the hour's budget or the time of the day forbids this migration."""
         if not self._limits.allows(self._clock.now_s()):
             raise Unsafe("the rest moves later: no slot may move at this time of the day")
@@ -208,7 +210,7 @@ class Mover:
         ended = sorted_by_time(self._seen | self._failed)
         return {slot: at_s for at_s, slots in ended for slot in slots}
 
-    def _remember(self, found: list[Migration]) -> None:
+    def _remember(self, found: list[SlotMigration]) -> None:
         now_s, time_s = self._clock.monotonic_s(), self._clock.now_s()
         for each in found:
             age_s = max(time_s - each.changed_s, 0.0) if each.changed_s else 0.0
@@ -245,7 +247,7 @@ class Mover:
         await self._confirm(found)
         return topology
 
-    async def _confirm(self, found: list[Migration]) -> None:
+    async def _confirm(self, found: list[SlotMigration]) -> None:
         """Wait until the slots of ended migrations are safe on their new owners.
 
         Asks for the owners again, since they may have been read before the migrations ended.
@@ -266,7 +268,7 @@ class Mover:
             await self._cluster.confirm(target, slot, topology)
         self._confirmed = {each.name for each in done}
 
-    async def carry_out(self, job: Move, topology: Topology) -> int:
+    async def carry_out(self, job: SlotMove, topology: Topology) -> int:
         """Migrate the slots of one job, and wait until they are safe on their new owner.
 
         `topology` is the topology that `check` returned. Returns how many bytes the target has
@@ -298,7 +300,7 @@ class Mover:
         self._unpaid = None
         return moved
 
-    async def _migrate(self, job: Move, topology: Topology) -> None:
+    async def _migrate(self, job: SlotMove, topology: Topology) -> None:
         source = await self._cluster.memory(job.source, topology)
         found = await self._cluster.migrations(topology)
         if not all(each.has_ended for each in found):
@@ -317,21 +319,21 @@ class Mover:
         finally:
             self.running = None
 
-    async def _start(self, job: Move, topology: Topology, before: set[str]) -> None:
+    async def _start(self, job: SlotMove, topology: Topology, before: set[str]) -> None:
         """Order the migration. If the answer is lost, look whether it has begun: it needs a watch.
 
         A migration that nobody watches is not cancelled when it fills a node.
         """
         try:
             await self._cluster.start(job, topology)
-        except Refused:
+        except RedisRefused:
             raise
         except Unavailable:
             found = await self._cluster.migrations(topology)
             if not any(self._is_ours(each, job, before) for each in found):
                 raise
 
-    def _still_right(self, job: Move, topology: Topology) -> None:
+    def _still_right(self, job: SlotMove, topology: Topology) -> None:
         owners = topology.owners
         if any(owners.get(slot) != job.source for slot in job.slots):
             raise Unsafe("slots have changed their owner since the plan was made: plan again")
@@ -339,7 +341,7 @@ class Mover:
             raise Unsafe("the target is no primary any more: plan again")
 
     async def _wait(
-        self, job: Move, topology: Topology, before: set[str], source: NodeMemory
+        self, job: SlotMove, topology: Topology, before: set[str], source: NodeMemory
     ) -> None:
         """Wait for the end of our migration. Cancel it if it takes too long or fills a node.
 
@@ -364,12 +366,17 @@ class Mover:
                 await self._give_up(job, topology, found, before, why)
             await self._clock.sleep(LOOK_S)
 
-    def _is_ours(self, each: Migration, job: Move, before: set[str]) -> bool:
+    def _is_ours(self, each: SlotMigration, job: SlotMove, before: set[str]) -> bool:
         is_new = each.name not in before and each.target == job.target
         return is_new and bool(each.slots & set(job.slots))
 
     async def _give_up(
-        self, job: Move, topology: Topology, found: list[Migration], before: set[str], why: str
+        self,
+        job: SlotMove,
+        topology: Topology,
+        found: list[SlotMigration],
+        before: set[str],
+        why: str,
     ) -> None:
         running = [each for each in found if not each.has_ended and each.source == job.source]
         slots = ranges_of(job.slots)
@@ -380,7 +387,7 @@ class Mover:
             raise Unavailable(f"{text}: Heatsink cancelled it, and the slots stay at {address}")
         raise Unsafe(f"{text}, and another migration of the same source is running: look at both")
 
-    async def _agreed(self, job: Move) -> Topology:
+    async def _agreed(self, job: SlotMove) -> Topology:
         """Wait until all primaries name the target as the owner."""
         deadline_s = self._clock.monotonic_s() + AGREE_S
         while True:
@@ -393,7 +400,7 @@ class Mover:
             await self._clock.sleep(LOOK_S)
 
 
-def _raise_unless_done(ended: Migration, job: Move) -> None:
+def _raise_unless_done(ended: SlotMigration, job: SlotMove) -> None:
     if ended.state != "success":
         why = f": {ended.message.strip()}" if ended.message else ""
         if "auth" in ended.message.lower():
@@ -405,7 +412,7 @@ def _raise_unless_done(ended: Migration, job: Move) -> None:
 class MoveReport(msgspec.Struct, frozen=True):
     """What became of a job: `error` is empty if its slots have moved."""
 
-    job: Move
+    job: SlotMove
     took_s: float
     at_s: float
     """When it ended, as seconds since 1970."""
@@ -415,8 +422,8 @@ class MoveReport(msgspec.Struct, frozen=True):
 
 
 async def carry_out_each(
-    mover: Mover,
-    moves: tuple[Move, ...],
+    mover: SlotMover,
+    moves: tuple[SlotMove, ...],
     clock: Clock,
     leads: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[MoveReport]:
@@ -454,7 +461,7 @@ async def carry_out_each(
             yield MoveReport(job, clock.monotonic_s() - began_s, clock.now_s(), moved=moved)
 
 
-def no_room(skipped: Move, topology: Topology) -> str:
+def no_room(skipped: SlotMove, topology: Topology) -> str:
     """Say why slots of a move were left out."""
     nodes = [topology.known(id).address for id in (skipped.source, skipped.target)]
     return (
@@ -469,10 +476,10 @@ def sorted_by_time(
     return sorted(seen.values(), key=lambda each: each[0])
 
 
-def commands_for(move: Move, topology: Topology, server: Server, login: RedisAddress) -> str:
+def commands_for(move: SlotMove, topology: Topology, server: Server, login: RedisAddress) -> str:
     """Return the shell commands with which a person carries out one move on this kind of server.
 
-    `Mover` itself moves slots only on servers where one command moves them atomically. On other
+    `SlotMover` itself moves slots only on servers where one command moves them atomically. On other
     servers, an interrupted move leaves a slot half-way, and a person has to decide how to go on.
     The commands use TLS and the user of `login`. They expect the password in `REDISCLI_AUTH`.
     """

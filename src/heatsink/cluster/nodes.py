@@ -18,14 +18,14 @@ from redis.crc import key_slot
 from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import RedisAddress, parse
-from heatsink.stores.redis.connection import FAILURES, Connection, Refused, open_driver
+from heatsink.stores.redis.connection import FAILURES, Connection, RedisRefused, open_driver
 
 from .answers import (
     SETTING,
-    Migration,
     Node,
     NoSlotStatistics,
     Server,
+    SlotMigration,
     Topology,
     ailment_of,
     counted_in,
@@ -41,8 +41,8 @@ from .answers import (
     trouble_of,
 )
 from .keys import SlotKeys, keys_of, slot_sizes
-from .load import NodeCounters, SlotCounters, Snapshot
-from .policy import Move
+from .load import ClusterCounters, NodeCounters, SlotCounters
+from .policy import SlotMove
 from .sizes import NodeMemory, SlotSize, memory_of
 from .slots import SLOTS, as_ranges, key_in
 
@@ -127,7 +127,7 @@ class ClusterNodes:
         try:
             replication: dict[str, Any] = await self.to(node).run("INFO", "replication")
             state = pairs_of_lines(await self.to(node).run("CLUSTER", "INFO"))
-        except Refused:
+        except RedisRefused:
             raise
         except Unavailable:
             return f"{node.address} does not answer"
@@ -139,7 +139,7 @@ class ClusterNodes:
         for host, port in dict.fromkeys(known):
             try:
                 return await self._reachable(host, port)
-            except Refused as refusal:
+            except RedisRefused as refusal:
                 if refusal.code == "NOPERM":
                     raise NoAccess(
                         f"the user in URL may not run CLUSTER NODES on {host}:{port}: give it the "
@@ -158,7 +158,7 @@ class ClusterNodes:
         connection = self._connection(host, port)
         nodes = await self._view(connection)
         told: dict[str, str] = {}
-        with suppress(Refused):  # servers before Redis 7 know no other addresses
+        with suppress(RedisRefused):  # servers before Redis 7 know no other addresses
             told = endpoints_in(await connection.run("CLUSTER", "SHARDS"), host)
         return [
             msgspec.structs.replace(node, host=told.get(node.id) or node.host or host)
@@ -169,7 +169,7 @@ class ClusterNodes:
         answer: bytes = await connection.run("CLUSTER", "NODES")
         return [parse_node(line) for line in text(answer).splitlines() if line.strip()]
 
-    async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> Snapshot:
+    async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> ClusterCounters:
         """Read the counters of all primaries and their replicas.
 
         `cores` has the capacity of nodes, by address. Nodes that are not in `cores` have a capacity
@@ -192,7 +192,9 @@ class ClusterNodes:
             *(self._info(node, "cpu") for node in members if not node.is_primary)
         )
         replicas_cpu_s = dict(zip(replicas, map(cpu_s_in, used), strict=True))
-        return Snapshot(self._clock.monotonic_s(), tuple(nodes), slots, replicas, replicas_cpu_s)
+        return ClusterCounters(
+            self._clock.monotonic_s(), tuple(nodes), slots, replicas, replicas_cpu_s
+        )
 
     async def node_counters(
         self, node: Node, topology: Topology, cores: Mapping[str, float]
@@ -241,7 +243,7 @@ class ClusterNodes:
         words = ("CLUSTER", "SLOT-STATS", "SLOTSRANGE", 0, SLOTS - 1)
         try:
             found: list[Any] = await self.to(node).run(*words)
-        except Refused as refusal:
+        except RedisRefused as refusal:
             if refusal.code == "NOPERM":
                 raise NoSlotStatistics(
                     f"the user in URL may not run CLUSTER SLOT-STATS on {node.address}"
@@ -264,7 +266,7 @@ class ClusterNodes:
         """
         said = []
         for words in (("MODULE", "LIST"), ("FUNCTION", "LIST", "WITHCODE"), ("ACL", "LIST")):
-            with suppress(Refused):
+            with suppress(RedisRefused):
                 said.append(in_order(await self.to(node).run(*words)))
         return blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
 
@@ -294,8 +296,8 @@ class ClusterNodes:
         await self.to(node).run(*words)
         return self._clock.monotonic_s() - began_s
 
-    async def start(self, move: Move, topology: Topology) -> None:
-        """Ask the source to migrate the slots. Raises `Refused` if it does not."""
+    async def start(self, move: SlotMove, topology: Topology) -> None:
+        """Ask the source to migrate the slots. Raises `RedisRefused` if it does not."""
         words: list[str | int] = [slot for both in as_ranges(move.slots) for slot in both]
         source = topology.known(move.source)
         arguments = ("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *words, "NODE", move.target)
@@ -350,7 +352,7 @@ class ClusterNodes:
             if not node.is_failing:
                 await self.to(node).run("CONFIG", "SET", SETTING, "yes")
 
-    async def migrations(self, topology: Topology) -> list[Migration]:
+    async def migrations(self, topology: Topology) -> list[SlotMigration]:
         """Return all migrations that the primaries run or have run lately."""
         answers = await asyncio.gather(
             *(self.to(node).run("CLUSTER", "GETSLOTMIGRATIONS") for node in topology.primaries)

@@ -32,12 +32,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from .load import ClusterLoad, Demand, NodeLoad, SlotLoad, demand_of, mean_used
+from .load import ClusterLoad, NodeLoad, SlotDemand, SlotLoad, demand_of, mean_used
 from .rules import SlotRules
 from .sizes import ROOM, may_copy
 from .slots import as_ranges
 
-FULL = 0.9  # of a node's capacity: above it, requests wait
 HALF = 0.5  # of its node's load: a slot with this much stays, and its neighbours leave
 IDLE = 0.02  # of the mean slot's load: a slot with less stays where it is
 ALIKE = 0.9  # of the best gain: among such moves, the cheapest wins
@@ -47,7 +46,7 @@ TOGETHER = 128  # maximum number of slots that leave a drained or a full node in
 PIECES = 4  # a piece is one slot, or at most 1/PIECES of the data that must leave a full node
 
 
-class Move(msgspec.Struct, frozen=True):
+class SlotMove(msgspec.Struct, frozen=True):
     """Slots that go from one node to another in one migration."""
 
     slots: tuple[int, ...]
@@ -77,11 +76,6 @@ class Ceiling(msgspec.Struct, frozen=True):
     """Whether more bytes go out to clients than come in: then it is read more than written."""
 
     @property
-    def is_full(self) -> bool:
-        """Whether the slot uses all that a node can do."""
-        return self.used >= FULL
-
-    @property
     def words(self) -> str:
         """The ceiling and its cure, for people."""
         remedy = (
@@ -98,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     before: float
     after: float
-    moves: tuple[Move, ...] = ()
+    moves: tuple[SlotMove, ...] = ()
     ceiling: Ceiling | None = None
     why: str = ""
     """Why there is nothing to move; empty if there is something to move."""
@@ -209,7 +203,7 @@ class _Unit(msgspec.Struct, frozen=True):
     """Slots that a plan moves together: one busy slot, or several that are busy only together."""
 
     slots: tuple[SlotLoad, ...]
-    demand: Demand
+    demand: SlotDemand
     size: int
     most: int
     largest: int
@@ -242,7 +236,7 @@ class _Board:
         self._kinds = {node.id: node.kind for node in load.nodes}
         self.drained = {node.id for node in load.nodes if not node.cores}
         self._slots: dict[str, dict[int, SlotLoad]] = {node.id: {} for node in load.nodes}
-        self._demands = {node.id: Demand() for node in load.nodes}
+        self._demands = {node.id: SlotDemand() for node in load.nodes}
         self._written_s = dict.fromkeys(self._kinds, 0.0)
         self._room = {node.id: node.room for node in load.nodes}
         self._spare = {node.id: node.spare for node in load.nodes}
@@ -257,7 +251,7 @@ class _Board:
                 self._demands[slot.node].add(slot)
                 self._written_s[slot.node] += slot.written_s
         self._ranges = _ranges(self._owner)
-        whole = Demand()
+        whole = SlotDemand()
         for demand in self._demands.values():
             whole.add(demand)
         self._mean = mean_used(whole, self._nodes.values())
@@ -290,7 +284,7 @@ class _Board:
 
     def shed(self, node: str, picks: Collection[_Pick]) -> float:
         """How much load leaves a node by these moves, as a share of the mean load."""
-        gone = Demand()
+        gone = SlotDemand()
         for pick in picks:
             if pick.source == node:
                 gone.add(pick.unit.demand)
@@ -562,7 +556,7 @@ def _cost(unit: _Unit, added_ranges: int) -> float:
     return unit.size + written_s + max(added_ranges, 0) * RANGE_COST
 
 
-def _joined(picks: list[_Pick], load: ClusterLoad, relieves: bool = False) -> Iterator[Move]:
+def _joined(picks: list[_Pick], load: ClusterLoad, relieves: bool = False) -> Iterator[SlotMove]:
     """Join all picks between the same two nodes to one move. The most helpful moves come first."""
     nodes = {node.id: node for node in load.nodes}
     written_s = dict.fromkeys(nodes, 0.0)
@@ -573,7 +567,7 @@ def _joined(picks: list[_Pick], load: ClusterLoad, relieves: bool = False) -> It
     for pick in picks:
         groups.setdefault((pick.source, pick.target), []).append(pick)
     for (source, target), group in groups.items():
-        yield Move(
+        yield SlotMove(
             tuple(sorted(slot.slot for pick in group for slot in pick.unit.slots)),
             source,
             target,

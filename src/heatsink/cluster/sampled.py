@@ -24,7 +24,7 @@ from heatsink.stores.redis.connection import FAILURES, open_driver
 
 from .answers import Node, Topology, cpu_s_in
 from .keys import SlotKeys, key_counts
-from .load import NodeCounters, SlotCounters, Snapshot
+from .load import ClusterCounters, NodeCounters, SlotCounters
 from .nodes import ClusterNodes
 
 SAMPLES = 2_000
@@ -60,7 +60,7 @@ class SampledCluster:
     async def topology(self) -> Topology:
         return await self._nodes.topology()
 
-    async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> Snapshot:
+    async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> ClusterCounters:
         """Sample all primaries at once, and add the CPU time and bytes since the last snapshot."""
         primaries = topology.primaries
         heard = await asyncio.gather(*(self._listen(node) for node in primaries))
@@ -78,7 +78,7 @@ class SampledCluster:
             keys = await key_counts(self._nodes.to(node), sorted({*counts} & {*node.slots}))
             slots |= self._divided(node, info, counts, keys)
         self._spent = slots
-        return Snapshot(self._clock.monotonic_s(), tuple(found), slots)
+        return ClusterCounters(self._clock.monotonic_s(), tuple(found), slots)
 
     def _divided(
         self, node: Node, info: Mapping[str, Any], counts: Counter[int], keys: Mapping[int, int]

@@ -16,8 +16,8 @@ from heatsink.stores.dynamodb.wire.expressions.reading import mentioned, read_ex
 
 from .drivers import of_heatsink
 from .items import placed_write, shown_answer
-from .places import Keys, Places, Spot
-from .protocol import Body, Call, Steps, WireError, checked
+from .places import ItemPlaces, Keys, Spot
+from .protocol import Body, Steps, UpstreamCall, WireError, checked
 from .rewriting import CONDITION, NAMES, UPDATE, VALUES
 from .tagging import Computed
 
@@ -26,7 +26,7 @@ FAILED = "ConditionalCheckFailedException"
 ON_FAILURE = "ReturnValuesOnConditionCheckFailure"
 
 
-def computing(places: Places, parameters: Body, keys: Keys, write: Steps) -> Steps:
+def computing(places: ItemPlaces, parameters: Body, keys: Keys, write: Steps) -> Steps:
     """Carry out `write`, the steps of a write to the item with these `keys`.
 
     An update may set the key of a spread index to a value that DynamoDB computes, such as `n + 1`.
@@ -40,7 +40,7 @@ def computing(places: Places, parameters: Body, keys: Keys, write: Steps) -> Ste
         return (yield from _update(places, parameters, keys, spot))
 
 
-def _update(places: Places, parameters: Body, keys: Keys, spot: Spot) -> Steps:
+def _update(places: ItemPlaces, parameters: Body, keys: Keys, spot: Spot) -> Steps:
     """Carry out an update that sets keys of spread indexes to computed values."""
     texts = {UPDATE: parameters[UPDATE], CONDITION: parameters.get(CONDITION)}
     given = read_expressions(parameters.get(NAMES), parameters.get(VALUES), texts)
@@ -57,7 +57,7 @@ def _update(places: Places, parameters: Body, keys: Keys, spot: Spot) -> Steps:
     key = places.parameters(parameters["Key"], spot)
     reading = {"TableName": parameters["TableName"], "Key": key, "ConsistentRead": True}
     for _ in range(TRIES):
-        [answer] = checked((yield [Call("GetItem", reading, spot.label, spot.bucket)]))
+        [answer] = checked((yield [UpstreamCall("GetItem", reading, spot.label, spot.bucket)]))
         item = answer.get("Item", {})
         known = {**item, **parameters["Key"]}
         computed = {}

@@ -23,8 +23,8 @@ from .index_pages import query_index, scan_index, uses_new
 from .items import TARGETS, check_append_only, get_item, write_item
 from .keys import TAG, table_of
 from .many import batch_get, batch_write, transact_get, transact_write
-from .places import Places
-from .protocol import OURS, Body, Call, Reach, Steps, WireError, checked, of_engine, refusal
+from .places import ItemPlaces
+from .protocol import OURS, Body, Reach, Steps, UpstreamCall, WireError, checked, of_engine, refusal
 from .queries import key_of, query
 from .scans import page_of_index, scan
 from .spread_indexes import SUFFIX
@@ -47,7 +47,7 @@ OURS_ONLY = "it is one of Heatsink's own: use the index that it replaces"
 UNUSED = "it is declared in unused_indexes; remove it from there, or use another index"
 
 
-class Heat(Protocol):
+class KeyMeter(Protocol):
     """Counts reads and writes of keys, by their names in the registry."""
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None: ...
@@ -63,7 +63,7 @@ class Core:
         tables: Iterable[SpreadTable],
         view: View,
         seed: bytes,
-        heat: Heat,
+        heat: KeyMeter,
         registry: str = "REGISTRY_URL",
         counts: Counter[str] | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Core:
         "refusals" the requests that Heatsink refused.
         """
         self.tables = tuple(tables)
-        self.places = {table.name: Places(table, view, seed, registry) for table in self.tables}
+        self.places = {table.name: ItemPlaces(table, view, seed, registry) for table in self.tables}
         self.counts = Counter[str]() if counts is None else counts
         self._view = view
         self._heat = heat
@@ -143,7 +143,7 @@ class Core:
         again = self._begin(operation, read)
         if again is not None:
             return (yield from again)
-        [answer] = checked((yield [Call(operation, read)]))
+        [answer] = checked((yield [UpstreamCall(operation, read)]))
         return dict(answer)
 
     def _reread(self, operation: str, parameters: Body, size: int) -> Steps | None:
@@ -205,7 +205,7 @@ class Core:
         steps = start(named, read)
         return self._as_read(operation, read, steps)
 
-    def _named(self, operation: str, parameters: Body) -> dict[str, Places]:
+    def _named(self, operation: str, parameters: Body) -> dict[str, ItemPlaces]:
         """Return the declared tables in a request, by the names or ARNs that it uses."""
         if operation in PARTIQL:
             found = tables_in_statements(parameters, self.places)
@@ -213,7 +213,9 @@ class Core:
         tables = ((name, self.places.get(table_of(name))) for name in names_in(parameters))
         return {name: places for name, places in tables if places is not None}
 
-    def _count(self, operation: str, named: dict[str, Places], parameters: Body, size: int) -> bool:
+    def _count(
+        self, operation: str, named: dict[str, ItemPlaces], parameters: Body, size: int
+    ) -> bool:
         """Count the heat of a batch or a transaction. Each item counts an equal share of its size.
 
         Returns whether the keys of all items were understood.
@@ -236,14 +238,14 @@ class Core:
                     places.note_put(keys)
         return understood == len(found)
 
-    def _count_values(self, places: Places, given: Body, size: int) -> None:
+    def _count_values(self, places: ItemPlaces, given: Body, size: int) -> None:
         """Count a write of `size` bytes as heat of the values that it writes in spread indexes."""
         for index in places.indexes.values():
             for value in values_in(index, given):
                 if label := index.label(value):
                     self._heat.record(label, 1, size)
 
-    def query(self, places: Places, parameters: Body, _: int) -> Steps | None:
+    def query(self, places: ItemPlaces, parameters: Body, _: int) -> Steps | None:
         table, name = places.table, parameters.get("IndexName")
         if isinstance(name, str) and name in table.unused_indexes:
             raise _refused_index(table.name, name, UNUSED)
@@ -268,7 +270,7 @@ class Core:
             return None
         return self._adapted("Query", parameters, lambda: query(places, parameters, self._view))
 
-    def scan(self, places: Places, parameters: Body, _: int) -> Steps | None:
+    def scan(self, places: ItemPlaces, parameters: Body, _: int) -> Steps | None:
         name = parameters.get("IndexName")
         if isinstance(name, str) and name in places.table.unused_indexes:
             raise _refused_index(places.table.name, name, UNUSED)
@@ -279,7 +281,7 @@ class Core:
         return self._adapted("Scan", parameters, lambda: scan(places, parameters))
 
     def _on_spread(
-        self, places: Places, name: object, parameters: Body, *, query: bool
+        self, places: ItemPlaces, name: object, parameters: Body, *, query: bool
     ) -> Steps | None:
         """Return the steps that read a page of a spread index; None if the index is not spread."""
         if not isinstance(name, str) or not places.indexes:
@@ -299,7 +301,7 @@ class Core:
         page = page_of_index if query else scan
         return self._adapted(name, parameters, lambda: page(places, parameters, index.index))
 
-    def get_item(self, places: Places, parameters: Body, size: int) -> Steps | None:
+    def get_item(self, places: ItemPlaces, parameters: Body, size: int) -> Steps | None:
         keys = places.keys_of(parameters.get("Key"), exactly=True)
         if keys is None:
             return self._reread("GetItem", parameters, size)
@@ -309,7 +311,9 @@ class Core:
             return None
         return self._adapted("GetItem", parameters, lambda: get_item(places, parameters, keys))
 
-    def write(self, operation: str, places: Places, parameters: Body, size: int) -> Steps | None:
+    def write(
+        self, operation: str, places: ItemPlaces, parameters: Body, size: int
+    ) -> Steps | None:
         exactly = operation != "PutItem"
         keys = places.keys_of(parameters.get("Key" if exactly else "Item"), exactly=exactly)
         if keys is None:
@@ -337,7 +341,7 @@ def _writing(operation: str) -> Start:
     return lambda core, *given: core.write(operation, *given)
 
 
-Start = Callable[[Core, Places, Body, int], "Steps | None"]
+Start = Callable[[Core, ItemPlaces, Body, int], "Steps | None"]
 OPERATIONS: dict[str, Start] = {
     "GetItem": Core.get_item,
     "Query": Core.query,
@@ -345,7 +349,7 @@ OPERATIONS: dict[str, Start] = {
     **{name: _writing(name) for name in TARGETS},
 }
 
-MANY: dict[str, Callable[[dict[str, Places], Body], Steps]] = {
+MANY: dict[str, Callable[[dict[str, ItemPlaces], Body], Steps]] = {
     "BatchGetItem": batch_get,
     "BatchWriteItem": batch_write,
     "TransactGetItems": transact_get,
@@ -381,7 +385,7 @@ def _refused_index(table: str, index: str, why: str) -> WireError:
     return refusal(f"index {index} of table {table} cannot be used: {why}")
 
 
-def _targets(named: dict[str, Places], parameters: Body) -> Iterator[tuple[Places, Any]]:
+def _targets(named: dict[str, ItemPlaces], parameters: Body) -> Iterator[tuple[ItemPlaces, Any]]:
     """Yield the items and keys of a batch or a transaction, with their tables."""
     for name, given in (parameters.get("RequestItems") or {}).items():
         if name in named and isinstance(given, dict):

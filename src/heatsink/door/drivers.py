@@ -22,12 +22,12 @@ from .protocol import (
     BAD_REQUEST,
     OURS,
     Body,
-    Call,
     LayoutOf,
     Need,
     Reach,
     Renew,
     Steps,
+    UpstreamCall,
     WireError,
     of_engine,
     refusal,
@@ -56,7 +56,7 @@ class BlockingDriver:
     """
 
     def __init__(
-        self, send: Callable[[Call], Body], registry: BlockingRegistry, pool: Executor
+        self, send: Callable[[UpstreamCall], Body], registry: BlockingRegistry, pool: Executor
     ) -> None:
         self._send = send
         self._registry = registry
@@ -78,7 +78,7 @@ class BlockingDriver:
 
     def _meet(self, need: Need) -> Any:
         try:
-            if isinstance(need, Call):
+            if isinstance(need, UpstreamCall):
                 return self._send(need)
             if isinstance(need, LayoutOf):
                 return self._registry.layout(need.label)
@@ -130,7 +130,9 @@ class OwnRegistry:
 class AsyncDriver:
     """Drives operations on an event loop. `send` is as in `BlockingDriver`, but asynchronous."""
 
-    def __init__(self, send: Callable[[Call], Awaitable[Body]], registry: AsyncRegistry) -> None:
+    def __init__(
+        self, send: Callable[[UpstreamCall], Awaitable[Body]], registry: AsyncRegistry
+    ) -> None:
         self._send = send
         self._registry = registry
 
@@ -149,7 +151,7 @@ class AsyncDriver:
 
     async def _meet(self, need: Need) -> Any:
         try:
-            if isinstance(need, Call):
+            if isinstance(need, UpstreamCall):
                 return await self._send(need)
             if isinstance(need, LayoutOf):
                 return await self._registry.layout(need.label)

@@ -30,8 +30,8 @@ from .pages import (
     start_at,
     without_local,
 )
-from .places import Places, application_key
-from .protocol import Body, Call, Need, Steps, WireError, refusal
+from .places import ItemPlaces, application_key
+from .protocol import Body, Need, Steps, UpstreamCall, WireError, refusal
 from .queries import Asked, Merge, Source, read_query
 from .scans import check_page, prepared
 from .spread_indexes import EXPRESSIONS, OPAQUE, SpreadIndex
@@ -63,7 +63,7 @@ def number(bucket: int | None) -> int:
     return BARE if bucket is None else bucket
 
 
-def query_index(places: Places, index: SpreadIndex, parameters: Body) -> Steps:
+def query_index(places: ItemPlaces, index: SpreadIndex, parameters: Body) -> Steps:
     """Query a spread index by its new index."""
     plain, position = split_token(index, parameters)
     try:
@@ -82,7 +82,7 @@ def query_index(places: Places, index: SpreadIndex, parameters: Body) -> Steps:
         raise places.error(error) from None
 
 
-def refused(places: Places, index: SpreadIndex, operation: str, parameters: Body) -> Steps:
+def refused(places: ItemPlaces, index: SpreadIndex, operation: str, parameters: Body) -> Steps:
     """Let DynamoDB refuse a wrong request, and raise its error.
 
     The request goes to the new index. In the error, the index has the application's name.
@@ -163,7 +163,7 @@ class Entry(NamedTuple):
 class IndexMerge(Merge):
     """One page of a query of a spread index."""
 
-    def __init__(self, places: Places, index: SpreadIndex, plain: Body, asked: Asked) -> None:
+    def __init__(self, places: ItemPlaces, index: SpreadIndex, plain: Body, asked: Asked) -> None:
         super().__init__(places, plain, asked, (None, 0))
         self._index = index
         self._sort = index.index.sort_keys
@@ -227,7 +227,7 @@ class IndexMerge(Merge):
             tests[name] = KeyTest("LE", [at])
         return tests
 
-    def _call(self, source: Source, rows: int | None) -> Call:
+    def _call(self, source: Source, rows: int | None) -> UpstreamCall:
         assert isinstance(source, IndexSource)
         index = self._index
         name = physical(self._asked.key, source.bucket)
@@ -242,7 +242,7 @@ class IndexMerge(Merge):
         changed.pop(START, None)
         if source.start is not None:
             changed[START] = source.start
-        return Call("Query", changed, self._label, source.bucket)
+        return UpstreamCall("Query", changed, self._label, source.bucket)
 
     def _feed(self, source: Source, answer: Body) -> None:
         self._capacities.append(self._index.capacity(answer.get("ConsumedCapacity")))
@@ -312,7 +312,7 @@ class IndexMerge(Merge):
         return {**answer, "LastEvaluatedKey": token}
 
 
-def scan_index(places: Places, index: SpreadIndex, parameters: Body) -> Steps:
+def scan_index(places: ItemPlaces, index: SpreadIndex, parameters: Body) -> Steps:
     """Scan a spread index by its new index."""
     plain, position = split_token(index, parameters)
     try:
@@ -329,7 +329,7 @@ def scan_index(places: Places, index: SpreadIndex, parameters: Body) -> Steps:
         return (yield from refused(places, index, "Scan", parameters))
     if plain.get("Select") == "ALL_ATTRIBUTES":
         changed["Select"] = "ALL_ATTRIBUTES"
-    [answer] = yield [Call("Scan", changed)]
+    [answer] = yield [UpstreamCall("Scan", changed)]
     if isinstance(answer, WireError):
         raise places.error(answer)
     page = Page(given, plain.get("Select") == "COUNT", [])
@@ -352,7 +352,7 @@ def _entry(index: SpreadIndex, start: Body, position: Position | None) -> Body:
     return {**rest, index.shadow: {"S": physical(value, bucket)}}
 
 
-def _token(places: Places, index: SpreadIndex, last: Body) -> Body:
+def _token(places: ItemPlaces, index: SpreadIndex, last: Body) -> Body:
     tag = last[index.shadow]["S"]
     value = application_key(tag)
     token = {**places.shown(last), index.attribute: {"S": value}}

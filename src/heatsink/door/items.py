@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .places import Keys, Places, Spot
-from .protocol import Body, Call, Steps, WireError, refusal
+from .places import ItemPlaces, Keys, Spot
+from .protocol import Body, Steps, UpstreamCall, WireError, refusal
 from .rewriting import for_place
 from .tagging import NONE_COMPUTED, Tagged, values_in
 
@@ -18,7 +18,7 @@ TARGETS = {"PutItem": "Item", "UpdateItem": "Key", "DeleteItem": "Key"}
 NOT_APPENDED = ("ConditionExpression", "Expected", "UpdateExpression", "AttributeUpdates")
 
 
-def get_item(places: Places, parameters: Body, keys: Keys) -> Steps:
+def get_item(places: ItemPlaces, parameters: Body, keys: Keys) -> Steps:
     consistent = parameters.get("ConsistentRead") is True
     spot = yield from places.to_read(keys, consistent=consistent)
     answer = yield from _read(places, parameters, spot)
@@ -27,13 +27,13 @@ def get_item(places: Places, parameters: Body, keys: Keys) -> Steps:
     return answer
 
 
-def _read(places: Places, parameters: Body, spot: Spot) -> Steps:
+def _read(places: ItemPlaces, parameters: Body, spot: Spot) -> Steps:
     changed = {**parameters, "Key": places.parameters(parameters["Key"], spot)}
     [answer] = yield [places.call("GetItem", changed, spot)]
     return shown_answer(answer, places)
 
 
-def write_item(places: Places, operation: str, parameters: Body, keys: Keys) -> Steps:
+def write_item(places: ItemPlaces, operation: str, parameters: Body, keys: Keys) -> Steps:
     target = TARGETS[operation]
     spot = yield from (
         places.to_delete(keys) if operation == "DeleteItem" else places.to_write(keys)
@@ -48,12 +48,12 @@ def write_item(places: Places, operation: str, parameters: Body, keys: Keys) -> 
 
 
 def placed_write(
-    places: Places,
+    places: ItemPlaces,
     operation: str,
     parameters: Body,
     where: tuple[str, Keys, Spot],
     computed: Mapping[str, Any] = NONE_COMPUTED,
-) -> Call:
+) -> UpstreamCall:
     """Return the call that carries out a write of an item at its place.
 
     `where` is (field of the key, the item's keys, the place); the field is "Item" or "Key". If the
@@ -93,7 +93,7 @@ def check_append_only(table: str, operation: str, parameters: Body) -> None:
         )
 
 
-def shown_answer(answer: Any, places: Places) -> Body:
+def shown_answer(answer: Any, places: ItemPlaces) -> Body:
     """Return the answer to a call on one item, with the application's keys.
 
     Raise it if it is an error.

@@ -12,14 +12,14 @@ from typing import Any
 
 from .items import bare, check_append_only
 from .pages import total
-from .places import Keys, Places, Spot
-from .protocol import Body, Call, Need, Renew, Steps, WireError, checked, refusal
+from .places import ItemPlaces, Keys, Spot
+from .protocol import Body, Need, Renew, Steps, UpstreamCall, WireError, checked, refusal
 from .rewriting import for_place
 from .spread_indexes import NOW, Moment
 from .tagging import TOKENS_LIVE_MS, Tagged, values_in
 
 ACTIONS = {"Put": "Item", "Update": "Key", "Delete": "Key", "ConditionCheck": "Key"}
-Tables = Mapping[str, Places]
+Tables = Mapping[str, ItemPlaces]
 Waits = Generator[list[Need], list[Any], Any]
 REUSED = "IdempotentParameterMismatchException"
 
@@ -36,7 +36,7 @@ def batch_get(tables: Tables, parameters: Body) -> Steps:
         for number, key in enumerate(wanted["Keys"]):
             keys[number] = yield from _place_to_read(places, key, consistent)
         items[name] = {**places.with_keys(wanted), "Keys": keys}
-    [answer] = yield [Call("BatchGetItem", {**parameters, "RequestItems": items})]
+    [answer] = yield [UpstreamCall("BatchGetItem", {**parameters, "RequestItems": items})]
     if isinstance(answer, WireError):
         raise _shown_error(answer, tables.values())
     found, left = dict(answer.get("Responses", {})), dict(answer.get("UnprocessedKeys", {}))
@@ -49,7 +49,7 @@ def batch_get(tables: Tables, parameters: Body) -> Steps:
     return _with_costs(tables, answer)
 
 
-def _place_to_read(places: Places, key: Any, consistent: bool) -> Waits:
+def _place_to_read(places: ItemPlaces, key: Any, consistent: bool) -> Waits:
     keys = places.keys_of(key, exactly=True)
     if keys is None:
         return key  # DynamoDB refuses the request
@@ -58,7 +58,7 @@ def _place_to_read(places: Places, key: Any, consistent: bool) -> Waits:
     return places.parameters(key, spot)
 
 
-def _check_one_place(places: Places) -> None:
+def _check_one_place(places: ItemPlaces) -> None:
     if places.table.append_only:
         raise refusal(
             f"table {places.table.name} is declared append_only, so a row may be in two places: "
@@ -80,10 +80,10 @@ def batch_write(tables: Tables, parameters: Body) -> Steps:
         for number, one in enumerate(items[name]):
             writes[number] = yield from _placed_request(places, one, others)
         items[name] = writes
-    needs: list[Need] = [Call("BatchWriteItem", {**parameters, "RequestItems": items})]
+    needs: list[Need] = [UpstreamCall("BatchWriteItem", {**parameters, "RequestItems": items})]
     extra = {name: writes for name, writes in strays.items() if writes}
     if extra:
-        needs.append(Call("BatchWriteItem", {**parameters, "RequestItems": extra}))
+        needs.append(UpstreamCall("BatchWriteItem", {**parameters, "RequestItems": extra}))
     answers = yield needs
     for answer in answers:
         if isinstance(answer, WireError):
@@ -91,7 +91,7 @@ def batch_write(tables: Tables, parameters: Body) -> Steps:
     return _shown_batch(tables, answers)
 
 
-def _placed_request(places: Places, one: Any, strays: list[Body]) -> Waits:
+def _placed_request(places: ItemPlaces, one: Any, strays: list[Body]) -> Waits:
     for verb, target in (("PutRequest", "Item"), ("DeleteRequest", "Key")):
         given = one.get(verb) if isinstance(one, dict) and len(one) == 1 else None
         if not isinstance(given, dict):
@@ -126,7 +126,7 @@ def _shown_batch(tables: Tables, answers: list[Body]) -> Body:
     return _with_metrics(tables, shown)
 
 
-def _shown_write(places: Places, one: Body) -> Body:
+def _shown_write(places: ItemPlaces, one: Body) -> Body:
     [(verb, given)] = one.items()
     target = "Item" if verb == "PutRequest" else "Key"
     return {verb: {**given, target: places.shown(given[target])}}
@@ -138,7 +138,7 @@ def _with_costs(tables: Tables, answer: Body) -> Body:
     return answer
 
 
-def _shown_error(error: WireError, among: Iterable[Places]) -> WireError:
+def _shown_error(error: WireError, among: Iterable[ItemPlaces]) -> WireError:
     for places in among:
         error = places.error(error)
     return error
@@ -204,7 +204,7 @@ def _transacted(tables: Tables, parameters: Body, moment: Moment, sent: list[lis
     if actions in sent:
         return None
     sent.append(actions)
-    [answer] = yield [Call("TransactWriteItems", {**parameters, "TransactItems": actions})]
+    [answer] = yield [UpstreamCall("TransactWriteItems", {**parameters, "TransactItems": actions})]
     return answer
 
 
@@ -229,7 +229,7 @@ def _earlier(tables: Tables, parameters: Body) -> Iterator[Moment]:
             yield Moment(time_ms, frozenset([one]))
 
 
-def _owner(tables: Tables, action: Any) -> tuple[str, Places | None]:
+def _owner(tables: Tables, action: Any) -> tuple[str, ItemPlaces | None]:
     """Return the verb of an action (Put, Get, …), and its table if that is declared."""
     if isinstance(action, dict) and len(action) == 1:
         [(verb, given)] = action.items()
@@ -238,7 +238,7 @@ def _owner(tables: Tables, action: Any) -> tuple[str, Places | None]:
     return "", None
 
 
-def _placed_action(places: Places, verb: str, given: Body, moment: Moment) -> Waits:
+def _placed_action(places: ItemPlaces, verb: str, given: Body, moment: Moment) -> Waits:
     target = ACTIONS.get(verb)
     keys = places.keys_of(given.get(target), exactly=target == "Key") if target else None
     if keys is None or target is None:
@@ -254,7 +254,7 @@ def _placed_action(places: Places, verb: str, given: Body, moment: Moment) -> Wa
     return {verb: changed}
 
 
-def _shown_reasons(error: WireError, owners: list[Places | None]) -> WireError:
+def _shown_reasons(error: WireError, owners: list[ItemPlaces | None]) -> WireError:
     error = _shown_error(error, {id(one): one for one in owners if one is not None}.values())
     reasons = error.body.get("CancellationReasons")
     if not isinstance(reasons, list) or len(reasons) != len(owners):
@@ -283,7 +283,9 @@ def transact_get(tables: Tables, parameters: Body) -> Steps:
     spots = yield from _spots(wanted)
     while True:
         actions = [_looking_at(*one) for one in zip(given, wanted, spots, strict=True)]
-        [answer] = yield [Call("TransactGetItems", {**parameters, "TransactItems": actions})]
+        [answer] = yield [
+            UpstreamCall("TransactGetItems", {**parameters, "TransactItems": actions})
+        ]
         if isinstance(answer, WireError):
             raise _shown_reasons(answer, owners)
         placed = yield from _spots(wanted)
@@ -295,7 +297,7 @@ def transact_get(tables: Tables, parameters: Body) -> Steps:
     return _with_costs(tables, answer)
 
 
-def _wanted(places: Places | None, action: Body) -> tuple[Places, Keys] | None:
+def _wanted(places: ItemPlaces | None, action: Body) -> tuple[ItemPlaces, Keys] | None:
     """Return the table and the keys of the item that an action reads.
 
     Returns None if the action can go upstream unchanged.
@@ -310,7 +312,7 @@ def _wanted(places: Places | None, action: Body) -> tuple[Places, Keys] | None:
 
 
 def _spots(
-    wanted: list[tuple[Places, Keys] | None],
+    wanted: list[tuple[ItemPlaces, Keys] | None],
 ) -> Generator[list[Need], list[Any], list[Spot | None]]:
     """Return the places of items that are read together; None for an item without keys in `wanted`.
 
@@ -321,7 +323,7 @@ def _spots(
     return [None if one is None else one[0].spot_to_read(one[1]) for one in wanted]
 
 
-def _looking_at(action: Body, one: tuple[Places, Keys] | None, spot: Spot | None) -> Body:
+def _looking_at(action: Body, one: tuple[ItemPlaces, Keys] | None, spot: Spot | None) -> Body:
     if one is None or spot is None:
         return action
     [(verb, given)] = action.items()
@@ -329,7 +331,7 @@ def _looking_at(action: Body, one: tuple[Places, Keys] | None, spot: Spot | None
     return {verb: {**given, "Key": one[0].parameters(given["Key"], spot)}}
 
 
-def _shown_response(one: Body, places: Places | None) -> Body:
+def _shown_response(one: Body, places: ItemPlaces | None) -> Body:
     if places is None or "Item" not in one:
         return one
     return {**one, "Item": places.shown(one["Item"])}

@@ -35,8 +35,8 @@ from heatsink.stores.dynamodb.wire.values import native
 
 from .declaration import NAME_MAX
 from .keys import physical
-from .places import Keys, Places, application_key
-from .protocol import Body, Call, Renew, WireError, checked
+from .places import ItemPlaces, Keys, application_key
+from .protocol import Body, Renew, UpstreamCall, WireError, checked
 from .spread_indexes import SUFFIX, SpreadIndex, shadow_of
 
 PARALLEL = 16
@@ -44,7 +44,6 @@ POLL_S = 2.0
 ROUND_S = 0.1
 PASSES_MAX = 10
 RECORD_EACH = 5_000
-GONE = "ResourceNotFoundException"
 FAILED = "ConditionalCheckFailedException"
 ON_THE_WAY_BACK = ("restoring", "returning", "clearing")
 SWEPT_BY_LEADERS = ("reading", "deleting", "spread")
@@ -70,13 +69,13 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Need = Call | Renew | Record | Settle | Pause
+Need = UpstreamCall | Renew | Record | Settle | Pause
 Moves = Generator[list[Need], list[Any], Any]
 Told = Callable[[str, int], object]
 """Is told which step is under way, and how many items it has changed."""
 
 
-class Pace(NamedTuple):
+class MigrationPace(NamedTuple):
     """How fast a migration changes items: at most `per_value_s` items a second of each value.
 
     It records its progress after each `record_each` items.
@@ -86,15 +85,15 @@ class Pace(NamedTuple):
     record_each: int = RECORD_EACH
 
 
-class Migration:
+class IndexMigration:
     """Spreads one index of a table, or brings it back."""
 
     def __init__(
         self,
-        places: Places,
+        places: ItemPlaces,
         view: View,
         name: str,
-        pace: Pace = Pace(),  # noqa: B008 (frozen)
+        pace: MigrationPace = MigrationPace(),  # noqa: B008 (frozen)
         told: Told = lambda *_: None,
     ) -> None:
         self._places = places
@@ -238,7 +237,7 @@ class Migration:
             )
 
     def _describe(self) -> Moves:
-        [found] = checked((yield [Call("DescribeTable", {"TableName": self._table})]))
+        [found] = checked((yield [UpstreamCall("DescribeTable", {"TableName": self._table})]))
         return found["Table"]
 
     def _begin(self) -> Moves:
@@ -267,7 +266,7 @@ class Migration:
             if found is not None and found.get("IndexStatus", "ACTIVE") == "ACTIVE":
                 return
             if found is None and described.get("TableStatus", "ACTIVE") == "ACTIVE":
-                checked((yield [Call("UpdateTable", {"TableName": self._table, **wanted})]))
+                checked((yield [UpstreamCall("UpdateTable", {"TableName": self._table, **wanted})]))
             else:
                 yield [Pause(POLL_S)]
 
@@ -282,7 +281,9 @@ class Migration:
             if found.get("IndexStatus", "ACTIVE") == "ACTIVE" and (
                 described.get("TableStatus", "ACTIVE") == "ACTIVE"
             ):
-                checked((yield [Call("UpdateTable", {"TableName": self._table, **deleting})]))
+                checked(
+                    (yield [UpstreamCall("UpdateTable", {"TableName": self._table, **deleting})])
+                )
             else:
                 yield [Pause(POLL_S)]
 
@@ -290,7 +291,7 @@ class Migration:
         """Read one page of a scan or query; returns its rows and where the next page begins."""
         operation = "Query" if "KeyConditionExpression" in request else "Scan"
         given = {**request, "ExclusiveStartKey": start} if start is not None else request
-        [answer] = checked((yield [Call(operation, given)]))
+        [answer] = checked((yield [UpstreamCall(operation, given)]))
         return answer["Items"], answer.get("LastEvaluatedKey")
 
     def _scan(self, condition: str = "") -> Body:
@@ -365,7 +366,7 @@ class Migration:
         wrong = 0
         for key in found.values():
             get = {"TableName": self._table, "Key": key, "ConsistentRead": True}
-            [answer] = checked((yield [Call("GetItem", get)]))
+            [answer] = checked((yield [UpstreamCall("GetItem", get)]))
             wrong += yield from self._mend([answer["Item"]] if "Item" in answer else [])
         return wrong
 
@@ -379,7 +380,7 @@ class Migration:
                 calls.setdefault(value, deque()).append(call)
         return (yield from self._paced(calls))
 
-    def _mending(self, row: Body) -> Call | None:
+    def _mending(self, row: Body) -> UpstreamCall | None:
         """Return the call that corrects an item's shadow attribute; None if it is right.
 
         The call changes nothing if the attribute or the shadow attribute has changed since it was
@@ -403,7 +404,7 @@ class Migration:
         key = application_key(row[table.partition_key]["S"])
         return Keys(key, native(row[table.sort_key]))
 
-    def _retag(self, row: Body, tag: str | None) -> Call:
+    def _retag(self, row: Body, tag: str | None) -> UpstreamCall:
         """Return the call that sets an item's shadow attribute to `tag`, or removes it."""
         table, index = self._places.table, self._index
         names, values = {"#s": index.shadow}, dict[str, Body]()
@@ -424,7 +425,7 @@ class Migration:
             "ConditionExpression": " AND ".join(tests),
             "ExpressionAttributeNames": names,
         }
-        return Call("UpdateItem", {**request, **_values(values)})
+        return UpstreamCall("UpdateItem", {**request, **_values(values)})
 
     def _paced(self, calls: dict[str, deque[Need]]) -> Moves:
         """Make these calls, at most `per_value_s` a second for each value.
@@ -529,7 +530,7 @@ def _indexes_in(described: Body) -> dict[str, Body]:
     return {one["IndexName"]: one for one in described.get("GlobalSecondaryIndexes") or ()}
 
 
-def note_for(described: Body, places: Places, name: str) -> SpreadNote:
+def note_for(described: Body, places: ItemPlaces, name: str) -> SpreadNote:
     """Return the first note on an index. Raises `InvalidSetting` if it cannot be spread."""
     table = places.table
     found = _indexes_in(described).get(name)

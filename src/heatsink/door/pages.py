@@ -20,8 +20,8 @@ from heatsink.stores.dynamodb.wire.values import Item
 
 from .declaration import Index, SpreadTable
 from .keys import BARE, physical
-from .places import Places
-from .protocol import Body, Call, Need, Steps, WireError, refusal
+from .places import ItemPlaces
+from .protocol import Body, Need, Steps, UpstreamCall, WireError, refusal
 from .spread_indexes import RESERVED
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ A token has it only if the keys of the row do not tell the bucket.
 
 def must_be_refused(operation: str, parameters: Body) -> Steps:
     """Send a read that the core found to be wrong, and raise DynamoDB's error."""
-    [answer] = yield [Call(operation, parameters)]
+    [answer] = yield [UpstreamCall(operation, parameters)]
     if isinstance(answer, WireError):
         raise answer
     index = parameters.get("IndexName")
@@ -82,7 +82,7 @@ def check_scalars(nested: Iterable[str], table: SpreadTable) -> None:
 
 
 def start_at(
-    places: Places, start: Any, names: Iterable[str], bucket: int | None = None
+    places: ItemPlaces, start: Any, names: Iterable[str], bucket: int | None = None
 ) -> Generator[list[Need], list[Any], Body]:
     """Return a starting key in which the partition key has its stored name, such as `room#3`.
 
@@ -114,7 +114,7 @@ def _bucket_in(start: Body) -> int:
         ) from None
 
 
-def token_of(places: Places, last: Body) -> Body:
+def token_of(places: ItemPlaces, last: Body) -> Body:
     """Return the token of a page of a scan, or of a global index. It ends at the stored key `last`.
 
     The next page continues where that row is stored. If the row's keys do not tell its bucket, the
@@ -125,7 +125,7 @@ def token_of(places: Places, last: Body) -> Body:
     return shown if bucket is None else {**shown, PLACE: {"S": str(bucket)}}
 
 
-def shown_page(answer: Body, places: Places) -> Body:
+def shown_page(answer: Body, places: ItemPlaces) -> Body:
     """Return a page with the application's partition keys in its items and in its token."""
     shown = dict(answer)
     if "Items" in shown:

@@ -31,7 +31,7 @@ from heatsink.stores.dynamodb.wire.values import Native, native, normal_number
 
 from .declaration import Rule, SpreadTable
 from .keys import TAG, TAGGED, hashed_bytes, number_in, physical, registry_key
-from .protocol import Body, Call, Need, Reach, Renew, WireError, checked, refusal
+from .protocol import Body, Need, Reach, Renew, UpstreamCall, WireError, checked, refusal
 from .recent import RecentPuts
 from .records import record_of
 from .spread_indexes import EXPRESSIONS, SpreadIndex, check_no_shadow, spread_indexes, stripped
@@ -85,7 +85,7 @@ class Horizon(NamedTuple):
     texts: dict[str, str]
 
 
-class Places:
+class ItemPlaces:
     """Finds the places of one table's items."""
 
     def __init__(
@@ -409,8 +409,8 @@ class Places:
         """Return an item or a `Key` with the stored name of its partition key, as in `spot`."""
         return {**item, self.table.partition_key: {"S": spot.name}}
 
-    def call(self, operation: str, parameters: Body, spot: Spot) -> Call:
-        return Call(operation, parameters, spot.label, spot.bucket)
+    def call(self, operation: str, parameters: Body, spot: Spot) -> UpstreamCall:
+        return UpstreamCall(operation, parameters, spot.label, spot.bucket)
 
     def shown(self, item: Body) -> Body:
         """Return a stored item with the application's partition key, and without shadows."""

@@ -28,7 +28,7 @@ A conflict of transactions is none of them: it concerns one item, and more bucke
 OURS = "Heatsink: "  # begins the message of an error that is not DynamoDB's
 
 
-class Call(NamedTuple):
+class UpstreamCall(NamedTuple):
     """A request to send upstream once.
 
     The driver repeats it only if the answer says that nothing was done. `label` is the name of the
@@ -65,7 +65,7 @@ class Renew(NamedTuple):
     """Renew the view from the registry's store."""
 
 
-Need = Call | LayoutOf | Reach | Renew
+Need = UpstreamCall | LayoutOf | Reach | Renew
 Steps = Generator[list[Need], list[Any], Body]
 
 

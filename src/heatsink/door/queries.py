@@ -45,8 +45,8 @@ from .pages import (
     shown_page,
     without_local,
 )
-from .places import Keys, Places, check_not_reserved
-from .protocol import Body, Call, LayoutOf, Need, Renew, Steps, checked, refusal
+from .places import ItemPlaces, Keys, check_not_reserved
+from .protocol import Body, LayoutOf, Need, Renew, Steps, UpstreamCall, checked, refusal
 from .rewriting import NAMES, VALUES
 
 PAGE_BYTES_MAX = 1_024 * 1_024
@@ -126,7 +126,7 @@ def _check_projected(request: Query, given: Expressions, index: Index) -> None:
         raise ValidationFailed("the index does not project an attribute")
 
 
-def query(places: Places, parameters: Body, view: View) -> Steps:
+def query(places: ItemPlaces, parameters: Body, view: View) -> Steps:
     """Query the table, or an index whose partition key is the table's."""
     try:
         asked = read_query(parameters, places.table)
@@ -139,7 +139,7 @@ def query(places: Places, parameters: Body, view: View) -> Steps:
     label = places.label(asked.key)
     has_shadows = places.known().has_shadows
     if not label and not has_shadows:
-        [answer] = checked((yield [Call("Query", parameters)]))
+        [answer] = checked((yield [UpstreamCall("Query", parameters)]))
         return shown_page(answer, places)
     merge = Merge(places, parameters, asked, (start, view.horizon_ms))
     merge.plan(view.layout(label))
@@ -149,7 +149,7 @@ def query(places: Places, parameters: Body, view: View) -> Steps:
     is_whole = not any(parameters.get(name) for name in PARTIAL_FIELDS)
     if (has_shadows and is_whole) or not merge.is_bare:
         return (yield from merge.steps(truth))
-    whole: list[Need] = [Call("Query", parameters, label)]
+    whole: list[Need] = [UpstreamCall("Query", parameters, label)]
     answers = checked((yield [*whole, truth] if truth else whole))
     if truth is not None:
         yield from merge.learn(answers[1])
@@ -250,7 +250,7 @@ class Merge:
     """One page of a query, made from the rows of several places."""
 
     def __init__(
-        self, places: Places, parameters: Body, asked: Asked, since: tuple[Body | None, int]
+        self, places: ItemPlaces, parameters: Body, asked: Asked, since: tuple[Body | None, int]
     ) -> None:
         """`since` is (starting key, horizon): for times below this horizon, layouts are final."""
         self._places = places
@@ -370,7 +370,7 @@ class Merge:
         rows_left = (PAGE_BYTES_MAX - self._bytes) / (self._bytes / page.scanned)
         return max(ceil(ASKED_AGAIN * rows_left / places), PLACE_ROWS_MIN)
 
-    def _call(self, source: Source, rows: int | None) -> Call:
+    def _call(self, source: Source, rows: int | None) -> UpstreamCall:
         asked, table = self._asked, self._table
         name = physical(asked.key, source.bucket)
         changed = {
@@ -383,7 +383,7 @@ class Merge:
         changed.pop("ExclusiveStartKey", None)
         if source.start is not None:
             changed["ExclusiveStartKey"] = {**source.start, table.partition_key: {"S": name}}
-        return Call("Query", changed, self._places.label(asked.key), source.bucket)
+        return UpstreamCall("Query", changed, self._places.label(asked.key), source.bucket)
 
     def _needs_all(self, index: Index) -> bool:
         """Return whether the query needs attributes that a local index lacks."""

@@ -10,19 +10,19 @@ from typing import Any
 
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import shown
-from heatsink.registry.declarations import BY_TIME, FIXED, UNSPREAD, Declared
+from heatsink.registry.declarations import BY_TIME, FIXED, UNSPREAD, DeclaredTable
 from heatsink.stores.dynamodb.wire.values import native
 
 from .declaration import Rule, SpreadTable, sampling
 from .keys import TAG
-from .protocol import Call, Need, Steps, checked
+from .protocol import Need, Steps, UpstreamCall, checked
 from .times import name_of
 
 KEYS_LOOKED_AT = 10
 ROWS_LOOKED_AT = 25
 
 
-def record_of(table: SpreadTable) -> Declared:
+def record_of(table: SpreadTable) -> DeclaredTable:
     """Return what the registry records of a declaration."""
     rules: dict[str, str] = {}
     for rule in sorted(table.rules, key=lambda rule: len(rule.prefix)):
@@ -31,7 +31,7 @@ def record_of(table: SpreadTable) -> Declared:
         same = words == (rules[max(around, key=len)] if around else UNSPREAD)
         if not same or words.startswith(BY_TIME):  # a time follows its own prefix
             rules[rule.prefix] = words
-    return Declared(table.partition_key, table.sort_key, table.sort_type, rules)
+    return DeclaredTable(table.partition_key, table.sort_key, table.sort_type, rules)
 
 
 def _words(rule: Rule) -> str:
@@ -49,7 +49,7 @@ def look_for_rows(table: SpreadTable) -> Steps:
     fixed = [rule for rule in table.rules if rule.buckets > 1]
     if not fixed:
         return {}
-    [sample] = checked((yield [Call("Scan", sampling(table))]))
+    [sample] = checked((yield [UpstreamCall("Scan", sampling(table))]))
     rows = list(sample["Items"])
     keys = {str(row[table.partition_key].get("S")) for row in rows}
     bare = sorted(key for key in keys if TAG not in key)[:KEYS_LOOKED_AT]
@@ -69,7 +69,7 @@ def look_for_rows(table: SpreadTable) -> Steps:
     return {}
 
 
-def _looking(table: SpreadTable, rule: Rule, key: str) -> Call:
+def _looking(table: SpreadTable, rule: Rule, key: str) -> UpstreamCall:
     names, values = {"#p": table.partition_key}, {":p": {"S": key}}
     condition = "#p = :p"
     if rule.prefix:
@@ -83,4 +83,4 @@ def _looking(table: SpreadTable, rule: Rule, key: str) -> Call:
         "ConsistentRead": True,
         "Limit": ROWS_LOOKED_AT,
     }
-    return Call("Query", request)
+    return UpstreamCall("Query", request)

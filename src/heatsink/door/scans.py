@@ -32,12 +32,12 @@ from .pages import (
     token_of,
     without_local,
 )
-from .places import Places
-from .protocol import Body, Call, Steps, checked, refusal
+from .places import ItemPlaces
+from .protocol import Body, Steps, UpstreamCall, checked, refusal
 from .rewriting import mentions
 
 
-def page_of_index(places: Places, parameters: Body, index: Index) -> Steps:
+def page_of_index(places: ItemPlaces, parameters: Body, index: Index) -> Steps:
     """Query a global index whose key does not have the table's partition key.
 
     The query needs no merge: an entry is in the index once, whatever bucket its item is in.
@@ -45,7 +45,7 @@ def page_of_index(places: Places, parameters: Body, index: Index) -> Steps:
     return (yield from _page(places, "Query", parameters, index))
 
 
-def scan(places: Places, parameters: Body, index: Index | None = None) -> Steps:
+def scan(places: ItemPlaces, parameters: Body, index: Index | None = None) -> Steps:
     """Scan the table, or an index. `index` is given if it is a spread index."""
     table, name = places.table, parameters.get("IndexName")
     if table.append_only:
@@ -61,7 +61,7 @@ def scan(places: Places, parameters: Body, index: Index | None = None) -> Steps:
     return (yield from _page(places, "Scan", parameters, index))
 
 
-def _page(places: Places, operation: str, parameters: Body, index: Index | None) -> Steps:
+def _page(places: ItemPlaces, operation: str, parameters: Body, index: Index | None) -> Steps:
     names = schema_of(places.table, index).entry_names
     changed = parameters
     try:
@@ -74,7 +74,7 @@ def _page(places: Places, operation: str, parameters: Body, index: Index | None)
             return (yield from _filtered(places, operation, changed, (given, tests)))
     except ValidationFailed:
         return (yield from must_be_refused(operation, parameters))
-    [answer] = checked((yield [Call(operation, changed)]))
+    [answer] = checked((yield [UpstreamCall(operation, changed)]))
     return _with_token(places, shown_page(answer, places), answer)
 
 
@@ -101,7 +101,7 @@ def prepared(operation: str, parameters: Body) -> tuple[Expressions, dict[str, K
 
 
 def check_page(
-    places: Places,
+    places: ItemPlaces,
     operation: str,
     given: Expressions,
     of: tuple[dict[str, KeyTest], Index | None],
@@ -120,7 +120,7 @@ def check_page(
 
 
 def _filtered(
-    places: Places, operation: str, parameters: Body, of: tuple[Expressions, dict[str, KeyTest]]
+    places: ItemPlaces, operation: str, parameters: Body, of: tuple[Expressions, dict[str, KeyTest]]
 ) -> Steps:
     """Read whole rows, and evaluate filter and projection here."""
     given, tests = of
@@ -129,7 +129,7 @@ def _filtered(
         plain.update(key_condition(tests, {}))
     if parameters.get("Select") == "ALL_ATTRIBUTES":
         plain["Select"] = "ALL_ATTRIBUTES"
-    [answer] = checked((yield [Call(operation, plain)]))
+    [answer] = checked((yield [UpstreamCall(operation, plain)]))
     page = Page(given, parameters.get("Select") == "COUNT", [])
     for item in answer["Items"]:
         page.take(places.shown(item))
@@ -137,7 +137,7 @@ def _filtered(
     return _with_token(places, shown, answer)
 
 
-def _with_token(places: Places, shown: Body, answer: Body) -> Body:
+def _with_token(places: ItemPlaces, shown: Body, answer: Body) -> Body:
     """Return a page for the application, with the token that follows from DynamoDB's answer."""
     last: Any = answer.get("LastEvaluatedKey")
     return shown if last is None else {**shown, "LastEvaluatedKey": token_of(places, last)}

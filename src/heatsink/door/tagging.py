@@ -27,7 +27,7 @@ from heatsink.stores.dynamodb.wire.expressions.parser import parse_update
 from heatsink.stores.dynamodb.wire.expressions.reading import read_expressions
 from heatsink.stores.dynamodb.wire.expressions.updates import Update
 
-from .places import Keys, Places
+from .places import ItemPlaces, Keys
 from .protocol import Body, WireError, refusal
 from .rewriting import CONDITION, NAMES, UPDATE, VALUES, is_formed, mentions, update_text
 from .spread_indexes import NOW, Moment, SpreadIndex, check_no_shadow
@@ -58,7 +58,7 @@ class Computed(WireError):
 class Tagged(NamedTuple):
     """An item that a request writes, as of the moment that decides its shadow attributes."""
 
-    places: Places
+    places: ItemPlaces
     keys: Keys
     moment: Moment = NOW
     computed: Mapping[str, Any] = NONE_COMPUTED

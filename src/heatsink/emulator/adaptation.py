@@ -15,7 +15,7 @@ from heatsink.primitives.words import counted
 from .capacity.partition import PartitionState
 from .capacity.policy import Change, Isolate, Merge, Split
 from .capacity.table import AdaptiveTable, edges_after
-from .rows import Move, Rows
+from .rows import Rows, RowsMove
 
 MOVED_AT_ONCE = 500
 EVENTS_KEPT = 200
@@ -77,7 +77,7 @@ class RowMove:
         self._rows = rows
         self._move = self._begin()
 
-    def _begin(self) -> Move:
+    def _begin(self) -> RowsMove:
         at = self._cuts[0]
         is_merge = isinstance(self.change, Merge)
         return self._rows.begin_merge(at) if is_merge else self._rows.begin_split(at)

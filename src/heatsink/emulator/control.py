@@ -49,7 +49,7 @@ Positive = Annotated[float, Meta(gt=0)]
 _encode = msgspec.json.Encoder().encode
 
 
-class Fail(msgspec.Struct, forbid_unknown_fields=True):
+class FailNext(msgspec.Struct, forbid_unknown_fields=True):
     """Answer the next `count` requests with an error.
 
     With `operation` or `table`, only requests for these are counted and fail. With `applied`, the
@@ -99,9 +99,9 @@ class Control:
         self._engine = engine
         self._clock = clock
         self._throttled: list[Throughput] = []
-        self.faults: list[Fail] = []
+        self.faults: list[FailNext] = []
         self._commands: dict[str, tuple[type, Callable[[Any], Any]]] = {
-            "/fail": (Fail, self.fail),
+            "/fail": (FailNext, self.fail),
             "/throttle": (Throttle, self.throttle),
             "/split": (Divide, self.split),
             "/reset": (Reset, self.reset),
@@ -125,7 +125,7 @@ class Control:
             return _refused(error.message)
         return HTTPStatus.OK, _encode(found or {})
 
-    def fail(self, wanted: Fail) -> None:
+    def fail(self, wanted: FailNext) -> None:
         name = wanted.operation
         if name is not None and name not in FAILING:
             raise ValidationFailed(f"there is no operation {name!r}: {did_you_mean(name, FAILING)}")
@@ -166,7 +166,7 @@ class Control:
         if wanted.tables:
             self._engine.reset()
 
-    def fault(self, target: str, body: bytes) -> Fail | None:
+    def fault(self, target: str, body: bytes) -> FailNext | None:
         """Return the fault that this request must show, and count it."""
         operation = _name_of(target)
         for fault in self.faults:
@@ -232,7 +232,7 @@ def _refused(message: str) -> Answer:
     return HTTPStatus.BAD_REQUEST, _encode({"message": message})
 
 
-def error_of(fault: Fail) -> Answer:
+def error_of(fault: FailNext) -> Answer:
     """Return the status and the body of the error that a fault shows."""
     throttling = fault.error == "ThrottlingException"
     kind = THROTTLING if throttling else SERVICE + fault.error

@@ -16,7 +16,7 @@ from heatsink.stores.dynamodb.wire.errors import (
     SERVICE,
     EngineError,
     NotFound,
-    Refused,
+    ServiceRefused,
     ValidationFailed,
 )
 from heatsink.stores.dynamodb.wire.shapes import Reading, explain
@@ -134,7 +134,7 @@ REFUSED: dict[str, str] = {
 
 _encode = msgspec.json.Encoder().encode
 INTERNAL_ERROR = _encode(
-    Refused(
+    ServiceRefused(
         "InternalServerError",
         "The emulator failed to process the request: its log has the traceback.",
     ).body()
@@ -244,7 +244,7 @@ def _unknown(target: str) -> EngineError:
     name = target.removeprefix(API)
     if target.startswith(API):
         reason = REFUSED.get(name, "no such operation is known")
-        return Refused(
+        return ServiceRefused(
             "UnknownOperationException", f"this emulator does not support {name}: {reason}"
         )
     return EngineError(

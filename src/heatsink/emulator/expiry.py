@@ -10,7 +10,7 @@ from typing import Any
 
 from heatsink.stores.dynamodb.wire.keys import Key, Schema
 
-from .rows import Row, Rows
+from .rows import Rows, StoredItem
 
 TOO_OLD_S = 5 * 365 * 86_400.0  # DynamoDB does not delete items that expired so long ago
 AT_ONCE = 500
@@ -28,7 +28,7 @@ class Walk:
         self._after: Key | None = None
         self.is_done = False
 
-    def step(self, count: int) -> Iterator[tuple[Key, Row]]:
+    def step(self, count: int) -> Iterator[tuple[Key, StoredItem]]:
         """Return at most `count` further rows with their keys."""
         found = list(islice(self._rows.scan(after=self._after), count))
         self.is_done = len(found) < count
@@ -46,13 +46,13 @@ class Expiry:
         self._lag_s = lag_s
         self._expiries: list[tuple[float, Any]] = []
 
-    def follow(self, key: Key, row: Row | None) -> None:
+    def follow(self, key: Key, row: StoredItem | None) -> None:
         """Take note of an item that is written."""
         expires_s = None if row is None else self._expiry(row)
         if expires_s is not None:
             heappush(self._expiries, (expires_s, key))
 
-    def over(self, rows: Rows, now_s: float) -> Iterator[tuple[Key, Row]]:
+    def over(self, rows: Rows, now_s: float) -> Iterator[tuple[Key, StoredItem]]:
         """Return items to delete: at most a few hundred, so that no request waits for long."""
         if self._walk is not None:
             for key, row in self._walk.step(AT_ONCE):
@@ -67,7 +67,7 @@ class Expiry:
             if found is not None and self._expiry(found) == expires_s > now_s - TOO_OLD_S:
                 yield key, found
 
-    def _expiry(self, row: Row) -> float | None:
+    def _expiry(self, row: StoredItem) -> float | None:
         value = row.item.get(self.attribute)
         if value is None or "N" not in value:
             return None

@@ -38,7 +38,7 @@ from heatsink.stores.dynamodb.wire.values import (
 )
 
 from .adaptation import Adaptation
-from .rows import Row, Rows, token_of
+from .rows import Rows, StoredItem, token_of
 from .units import Operation, TableLimits, Throughput, write_units
 
 INVALID = "One or more parameter values were invalid: "
@@ -56,13 +56,13 @@ class IndexSpec(msgspec.Struct, frozen=True):
     projected: frozenset[str] | None
     description: dict[str, Any]
 
-    def row_of(self, row: Row) -> Row:
+    def row_of(self, row: StoredItem) -> StoredItem:
         """Return an item's row in the index: its projected attributes."""
         if self.projected is None:
             return row
         item = {name: value for name, value in row.item.items() if name in self.projected}
         size = sum(text_size(name) + admit(value) for name, value in item.items())
-        return Row(item, size)
+        return StoredItem(item, size)
 
     def missing(self, names: set[str]) -> list[str]:
         """Return those of the attributes `names` that the index does not project."""
@@ -105,13 +105,13 @@ class IndexChange(NamedTuple):
     target: LocalIndex | GlobalIndex
     removed: Key | None
     added: Key | None
-    row: Row | None
+    row: StoredItem | None
     removal: float
     units: float
 
 
 def change_of(
-    index: LocalIndex | GlobalIndex, key: Key, old: Row | None, new: Row | None
+    index: LocalIndex | GlobalIndex, key: Key, old: StoredItem | None, new: StoredItem | None
 ) -> IndexChange | None:
     """Return what the change of an item from `old` to `new` changes in an index, or None.
 
@@ -134,7 +134,7 @@ def change_of(
     return IndexChange(index, before, after, row, removal, units)
 
 
-def store(rows: Rows, removed: Key | None, added: Key | None, row: Row | None) -> None:
+def store(rows: Rows, removed: Key | None, added: Key | None, row: StoredItem | None) -> None:
     if removed is not None:
         rows.remove(removed)
     if added is not None and row is not None:
@@ -153,7 +153,7 @@ class LocalIndex:
         self.rows = Rows()
         self._replica = _Lagging(Rows(), lag_s, clock) if lag_s else None
 
-    def apply(self, removed: Key | None, added: Key | None, row: Row | None) -> None:
+    def apply(self, removed: Key | None, added: Key | None, row: StoredItem | None) -> None:
         store(self.rows, removed, added, row)
         if self._replica is not None:
             self._replica.send(removed, added, row)
@@ -187,9 +187,9 @@ class _Lagging:
         self._clock = clock
         self._rng = rng
         self._last_s = 0.0
-        self._coming: deque[tuple[float, Key | None, Key | None, Row | None]] = deque()
+        self._coming: deque[tuple[float, Key | None, Key | None, StoredItem | None]] = deque()
 
-    def send(self, removed: Key | None, added: Key | None, row: Row | None) -> None:
+    def send(self, removed: Key | None, added: Key | None, row: StoredItem | None) -> None:
         lag_s = self._lag_s if self._rng is None else self._rng.uniform(0.0, self._lag_s)
         self._last_s = max(self._last_s, self._clock.monotonic_s() + lag_s)
         self._coming.append((self._last_s, removed, added, row))
@@ -222,7 +222,7 @@ class GlobalIndex:
         self.adaptation = Adaptation(self.throughput.adaptive, self.rows, clock)
         self._lagging = _Lagging(self.rows, lag_s, clock, rng) if lag_s else None
 
-    def apply(self, removed: Key | None, added: Key | None, row: Row | None) -> None:
+    def apply(self, removed: Key | None, added: Key | None, row: StoredItem | None) -> None:
         if self._lagging is None:
             store(self.rows, removed, added, row)
         else:

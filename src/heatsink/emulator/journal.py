@@ -31,7 +31,7 @@ from heatsink.stores.dynamodb.wire.keys import Key
 from heatsink.stores.dynamodb.wire.values import Item, admit_item
 
 from .database import Database
-from .rows import Row
+from .rows import StoredItem
 from .table import EngineTable
 
 MAGIC = b"heatsink dynamo 1\n"
@@ -181,7 +181,9 @@ class Journal:
 
         database.together = together
 
-    def note(self, table: EngineTable, key: Key, old: Row | None, new: Row | None) -> None:
+    def note(
+        self, table: EngineTable, key: Key, old: StoredItem | None, new: StoredItem | None
+    ) -> None:
         """Append a write: the new row, or the key of the row that the write deleted."""
         del key  # the items have it
         if new is not None:
@@ -303,5 +305,5 @@ def _put(database: Database, name: str, item: Item, is_there: bool) -> None:
     table = database.table(name)
     key = table.schema.key_of_item(item)
     old = table.rows.get(key)
-    new = Row(item, admit_item(item)) if is_there else None
+    new = StoredItem(item, admit_item(item)) if is_there else None
     table.write(key, old, new, table.changes(key, old, new))

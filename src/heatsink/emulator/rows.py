@@ -31,7 +31,7 @@ KNOWN_MAX = 1 << 16
 _hash = seeded_hash(b"")
 
 
-class Row(NamedTuple):
+class StoredItem(NamedTuple):
     item: Item
     size: int
 
@@ -44,9 +44,9 @@ class Collection:
     def __init__(self) -> None:
         self.bytes = 0
         self.sorts: list[Any] = []
-        self.rows: dict[Part | None, Row] = {}
+        self.rows: dict[Part | None, StoredItem] = {}
 
-    def put(self, sort: Part | None, row: Row) -> None:
+    def put(self, sort: Part | None, row: StoredItem) -> None:
         old = self.rows.get(sort)
         if old is not None:
             self.bytes -= old.size
@@ -63,7 +63,7 @@ class Collection:
             self.bytes -= old.size
             del self.sorts[bisect_left(self.sorts, sort) if sort is not None else 0]
 
-    def between(self, bounds: Bounds, forward: bool, after: Key | None) -> Iterator[Row]:
+    def between(self, bounds: Bounds, forward: bool, after: Key | None) -> Iterator[StoredItem]:
         """Yield the rows within `bounds`, by sort key, ascending if `forward`.
 
         `after` is the last key of the previous page. Rows are read lazily, so a page costs only the
@@ -127,11 +127,11 @@ class Items:
         self.count = 0
         self.bytes = 0
 
-    def get(self, key: Key) -> Row | None:
+    def get(self, key: Key) -> StoredItem | None:
         collection = self.collections.get(key.hash)
         return None if collection is None else collection.rows.get(key.sort)
 
-    def put(self, token: int, key: Key, row: Row) -> None:
+    def put(self, token: int, key: Key, row: StoredItem) -> None:
         collection = self.collections.get(key.hash)
         if collection is None:
             collection = Collection()
@@ -169,7 +169,7 @@ class Items:
 
     def query(
         self, hash_: Part, bounds: Bounds, forward: bool = True, after: Key | None = None
-    ) -> Iterator[Row]:
+    ) -> Iterator[StoredItem]:
         collection = self.collections.get(hash_)
         return iter(()) if collection is None else collection.between(bounds, forward, after)
 
@@ -208,7 +208,7 @@ class RowShelf:
         self.start = start
         self.end = end
         self.items = items or Items(start, end)
-        self.move: Move | None = None
+        self.move: RowsMove | None = None
 
     def held(self) -> list[Items]:
         """Return the items that hold this partition's rows.
@@ -220,7 +220,7 @@ class RowShelf:
         return [self.items, self.move.target] if is_split and self.move else [self.items]
 
 
-class Move:
+class RowsMove:
     """Moves the rows of a partition whose tokens are `start` or higher to another partition."""
 
     __slots__ = ("_end", "_source", "frontier", "moved", "start", "target")
@@ -258,10 +258,10 @@ class Rows:
     def __init__(self, partitions: int = 1) -> None:
         self.map = PartitionMap(RowShelf(*bounds) for bounds in equal_ranges(partitions))
 
-    def get(self, key: Key) -> Row | None:
+    def get(self, key: Key) -> StoredItem | None:
         return self._items_at(token_of(key.hash)).get(key)
 
-    def put(self, key: Key, row: Row) -> None:
+    def put(self, key: Key, row: StoredItem) -> None:
         token = token_of(key.hash)
         self._items_at(token).put(token, key, row)
 
@@ -271,10 +271,12 @@ class Rows:
 
     def query(
         self, hash_: Part, bounds: Bounds, forward: bool = True, after: Key | None = None
-    ) -> Iterator[Row]:
+    ) -> Iterator[StoredItem]:
         return self._items_at(token_of(hash_)).query(hash_, bounds, forward, after)
 
-    def scan(self, first: int = 0, until: int = SPACE, after: Key | None = None) -> Iterator[Row]:
+    def scan(
+        self, first: int = 0, until: int = SPACE, after: Key | None = None
+    ) -> Iterator[StoredItem]:
         """Yield the rows whose tokens are in [first, until), by token and then by sort key.
 
         `after` is the last key of the previous page.
@@ -297,9 +299,9 @@ class Rows:
         found = self._items_at(token).places((token,), token + 1)
         return next((hash_ for _, hash_ in found), None)
 
-    def begin_split(self, at: int) -> Move:
+    def begin_split(self, at: int) -> RowsMove:
         shelf = self.map.find(at)
-        shelf.move = Move(shelf, at, Items(at, shelf.end))
+        shelf.move = RowsMove(shelf, at, Items(at, shelf.end))
         return shelf.move
 
     def end_split(self, at: int) -> None:
@@ -308,10 +310,10 @@ class Rows:
         new = [RowShelf(old.start, at, old.items), RowShelf(at, old.end, old.move.target)]
         self.map.replace([old], new)
 
-    def begin_merge(self, at: int) -> Move:
+    def begin_merge(self, at: int) -> RowsMove:
         """Start to move the rows of the partition that starts at `at` to the one before it."""
         right = self.map.find(at)
-        right.move = Move(right, at, self.map.find(at - 1).items)
+        right.move = RowsMove(right, at, self.map.find(at - 1).items)
         return right.move
 
     def end_merge(self, at: int) -> None:

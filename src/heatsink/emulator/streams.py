@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from heatsink.primitives.clock import Clock
-from heatsink.stores.dynamodb.wire.errors import Refused, not_found
+from heatsink.stores.dynamodb.wire.errors import ServiceRefused, not_found
 from heatsink.stores.dynamodb.wire.keys import Schema
 from heatsink.stores.dynamodb.wire.values import Item, admit_item
 
 from .capacity.table import PartitionMap
-from .rows import Row
+from .rows import StoredItem
 
 KEPT_S = 24 * 3_600.0
 SHARD_S = 4 * 3_600.0
@@ -38,8 +38,8 @@ class Change(NamedTuple):
 
     number: int
     at_s: float
-    old: Row | None
-    new: Row | None
+    old: StoredItem | None
+    new: StoredItem | None
     by_service: bool
 
 
@@ -106,7 +106,9 @@ class Stream:
         self._shards: dict[str, Shard] = {}
         self._open = PartitionMap(self._opened(None, one.start, one.end) for one in partitions)
 
-    def record(self, token: int, old: Row | None, new: Row | None, by_service: bool) -> None:
+    def record(
+        self, token: int, old: StoredItem | None, new: StoredItem | None, by_service: bool
+    ) -> None:
         """Append the change of an item. A write that changes nothing leaves no record."""
         if old is new or (old is not None and new is not None and old.item == new.item):
             return
@@ -217,8 +219,8 @@ def _event(change: Change) -> str:
     return "REMOVE" if change.new is None else "MODIFY"
 
 
-def trimmed() -> Refused:
-    return Refused(
+def trimmed() -> ServiceRefused:
+    return ServiceRefused(
         "TrimmedDataAccessException",
         "The requested sequence number is older than the oldest record of the shard: records are "
         "kept for 24 hours",

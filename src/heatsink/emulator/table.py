@@ -17,7 +17,7 @@ from .adaptation import Adaptation, TableReport
 from .capacity.limits import CapacityVerdict
 from .expiry import Expiry, Walk
 from .indexes import BACKFILLED_AT_ONCE, GlobalIndex, IndexChange, LocalIndex, change_of
-from .rows import Row, Rows, token_of
+from .rows import Rows, StoredItem, token_of
 from .streams import Stream
 from .units import Operation, TableLimits, Throughput
 
@@ -38,11 +38,11 @@ class Replica:
 
     def __init__(self, lag_s: float, clock: Clock) -> None:
         self._rows = Rows()
-        self._coming: deque[tuple[float, Key, Row | None]] = deque()
+        self._coming: deque[tuple[float, Key, StoredItem | None]] = deque()
         self._lag_s = lag_s
         self._clock = clock
 
-    def send(self, key: Key, row: Row | None) -> None:
+    def send(self, key: Key, row: StoredItem | None) -> None:
         self._coming.append((self._clock.monotonic_s() + self._lag_s, key, row))
 
     def rows(self) -> Rows:
@@ -73,7 +73,7 @@ class Backfill:
         return self.index.status == "ACTIVE"
 
 
-Note = Callable[["EngineTable", Key, Row | None, Row | None], None]
+Note = Callable[["EngineTable", Key, StoredItem | None, StoredItem | None], None]
 
 
 class EngineTable:
@@ -146,7 +146,9 @@ class EngineTable:
         for index in self.indexes.values():
             index.spec.check(new, old)
 
-    def changes(self, key: Key, old: Row | None, new: Row | None) -> tuple[IndexChange, ...]:
+    def changes(
+        self, key: Key, old: StoredItem | None, new: StoredItem | None
+    ) -> tuple[IndexChange, ...]:
         """Return what a write changes in the table's indexes."""
         found = (change_of(index, key, old, new) for index in self.indexes.values())
         return tuple(change for change in found if change is not None)
@@ -154,8 +156,8 @@ class EngineTable:
     def write(
         self,
         key: Key,
-        old: Row | None,
-        new: Row | None,
+        old: StoredItem | None,
+        new: StoredItem | None,
         changes: tuple[IndexChange, ...] = (),
         by_service: bool = False,
     ) -> None:
@@ -236,7 +238,7 @@ class EngineTable:
         return described
 
 
-def _store(rows: Rows, key: Key, row: Row | None) -> None:
+def _store(rows: Rows, key: Key, row: StoredItem | None) -> None:
     if row is None:
         rows.remove(key)
     else:

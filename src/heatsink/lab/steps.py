@@ -29,7 +29,6 @@ from .world import ACTION, LabWorld, Saturating, WorkerFleet, world
 ITEMS = 100_000
 WORKERS = 8
 FIXED_S = 25 * 60
-QUEUE_SIZE = ITEMS // 10
 PARTITIONS = 4
 GROUPS = 40
 INSTANCE = 32

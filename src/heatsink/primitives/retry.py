@@ -5,8 +5,8 @@ together. `jitter` is the random share of a pause: with 1 (full jitter) a pause 
 its ceiling, with 0.5 at least half of it.
 
 The caller decides what to repeat and for how long. Before each pause, the caller's `check` gets the
-refusal as `Refused`. To give up, for example at a deadline, after some number of attempts or when
-closed, `check` raises an error.
+refusal as `FailedAttempt`. To give up, for example at a deadline, after some number of attempts or
+when closed, `check` raises an error.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def shortened(deadline_s: float) -> float:
     return min(deadline_s, _longest_s.get())
 
 
-class Refused(NamedTuple):
+class FailedAttempt(NamedTuple):
     """An attempt that failed. The next attempt would start at `next_s` on the monotonic clock."""
 
     error: Retryable
@@ -86,13 +86,13 @@ class Retrier:
         self,
         error: Retryable,
         attempt: Callable[[], Awaitable[Result]],
-        check: Callable[[Refused], None],
+        check: Callable[[FailedAttempt], None],
     ) -> Result:
         """Repeat `attempt`, whose first try raised `error`, until it succeeds or `check` raises."""
         attempts = 1
         while True:
             pause_s = self._pauses.after(attempts, self._rng)
-            check(Refused(error, attempts, self._clock.monotonic_s() + pause_s))
+            check(FailedAttempt(error, attempts, self._clock.monotonic_s() + pause_s))
             await self._clock.sleep(pause_s)
             try:
                 return await attempt()

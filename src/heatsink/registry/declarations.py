@@ -33,7 +33,7 @@ UNSPREAD = "unspread"
 SLACK_MS = 1_000  # a process may use a view for a moment after its horizon has passed
 
 
-class Declared(msgspec.Struct, frozen=True):
+class DeclaredTable(msgspec.Struct, frozen=True):
     """What decides where a table's items are: its keys, and in words the rule for each prefix.
 
     The words are those of the declaration: `by_time iso_text`, `fixed 8` or `unspread`. An empty
@@ -51,16 +51,16 @@ class Declared(msgspec.Struct, frozen=True):
         return any(rule.startswith(FIXED) for rule in self.rules.values())
 
 
-_declarations = msgspec.json.Decoder(Declared)
+_declarations = msgspec.json.Decoder(DeclaredTable)
 
 
-def note_of(table: str, declared: Declared) -> Decision:
+def note_of(table: str, declared: DeclaredTable) -> Decision:
     """Return the note that records a table's declaration."""
     text = msgspec.json.encode(declared, order="sorted").decode()
     return Decision(Subject(Kind.DECLARED, table), PIN, 1, "declared", text)
 
 
-def recorded(view: View, table: str) -> Declared | None:
+def recorded(view: View, table: str) -> DeclaredTable | None:
     """Return the declaration of a table that the registry holds; None if it holds none."""
     note = view.pins.get(Subject(Kind.DECLARED, table).text)
     return None if note is None else _declarations.decode(note.text)
@@ -79,7 +79,7 @@ def is_final(view: View, table: str) -> bool:
     return any(label.startswith(start) and layout.max_buckets > 1 for label, layout in layouts)
 
 
-def difference(known: Declared, given: Declared) -> str:
+def difference(known: DeclaredTable, given: DeclaredTable) -> str:
     """Say in words how a declaration differs from the recorded one; empty if it does not."""
     for name in ("partition_key", "sort_key", "sort_type"):
         one, other = getattr(known, name), getattr(given, name)
@@ -104,7 +104,7 @@ def _rule(rules: dict[str, str], prefix: str) -> str:
     return f"{rules[longest]} after {longest!r}" if is_other else rules[longest]
 
 
-def agrees(view: View, table: str, given: Declared) -> bool:
+def agrees(view: View, table: str, given: DeclaredTable) -> bool:
     """Return whether the registry holds a declaration of the table that equals `given`."""
     known = recorded(view, table)
     return known is not None and not difference(known, given)
@@ -119,7 +119,7 @@ def refused(table: str, differs: str) -> str:
     )
 
 
-def check(view: View, table: str, given: Declared) -> None:
+def check(view: View, table: str, given: DeclaredTable) -> None:
     """Raise `InvalidSetting` if `given` differs from a recorded declaration that is final."""
     known = recorded(view, table)
     differs = difference(known, given) if known is not None else ""
@@ -127,7 +127,7 @@ def check(view: View, table: str, given: Declared) -> None:
         raise InvalidSetting(refused(table, differs), field="rules")
 
 
-async def declare(registry: Registry, table: str, given: Declared, clock: Clock) -> None:
+async def declare(registry: Registry, table: str, given: DeclaredTable, clock: Clock) -> None:
     """Record a table's declaration. Replaces the recorded one, unless that is final.
 
     Processes with the replaced declaration may go on until they renew their views. So this waits

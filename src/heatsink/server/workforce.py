@@ -16,7 +16,14 @@ from contextlib import suppress
 from heatsink.bulk.actions import Action
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.bulk.work.pump import WorkMeter
-from heatsink.bulk.work.remote import Desk, Handed, Report, Waiting, merged, remote_actions
+from heatsink.bulk.work.remote import (
+    Desk,
+    Handed,
+    ItemOutcome,
+    WaitingClaim,
+    merged,
+    remote_actions,
+)
 from heatsink.client.heatsink import Heatsink
 from heatsink.errors import Conflict, HeatsinkError, Overloaded
 from heatsink.primitives.clock import Clock
@@ -96,7 +103,7 @@ class Workforce:
         self._serve(actions)
         self._claims += 1
         try:
-            waiting = Waiting(actions, most, int(lease_s * 1000))
+            waiting = WaitingClaim(actions, most, int(lease_s * 1000))
             return await self._desk.claim(waiting, 0.0 if self._is_closed else wait_s, gone)
         finally:
             self._claims -= 1
@@ -107,7 +114,7 @@ class Workforce:
         self._called_s = self._clock.monotonic_s()
         return await self._desk.renew(tokens)
 
-    async def report(self, reports: Sequence[Report]) -> list[str]:
+    async def report(self, reports: Sequence[ItemOutcome]) -> list[str]:
         """Record outcomes. Returns the tokens that are stale."""
         self._called_s = self._clock.monotonic_s()
         return await self._desk.report(reports)

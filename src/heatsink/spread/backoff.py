@@ -21,7 +21,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.cut import Cut
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.keys import key_of
-from heatsink.primitives.retry import Pauses, Refused, Retrier
+from heatsink.primitives.retry import FailedAttempt, Pauses, Retrier
 from heatsink.registry.decisions import View
 
 UNANSWERED = (
@@ -141,7 +141,7 @@ class Backoff:
             return await self._retrier.after(refusal, attempt, check)
 
     def _check(
-        self, key: str, deadline_s: float, answers: list[Retryable], refused: Refused
+        self, key: str, deadline_s: float, answers: list[Retryable], refused: FailedAttempt
     ) -> None:
         """Count throttling as heat of `key`, and raise `Overloaded` at the deadline.
 

@@ -305,7 +305,7 @@ class _Cell:
     """One counter in this process: its writer, and the adds that are not yet written."""
 
     def __init__(self) -> None:
-        self.writer: Writer | None = None
+        self.writer: WriterId | None = None
         self.unsure = False
         self.pending = Running()
         self.owed = Running()  # taken from `pending`, and not yet known to be written
@@ -341,7 +341,7 @@ class _Cell:
         self.owed = Running()
 
 
-class Writer:
+class WriterId:
     """The id under which one process writes its totals of one counter.
 
     The id is placed like a token. Its bucket never changes.
@@ -365,7 +365,7 @@ class TotalsStore:
         self._store = store
         self._parts = parts
 
-    def is_good(self, key: str, writer: Writer) -> bool:
+    def is_good(self, key: str, writer: WriterId) -> bool:
         """Return whether to keep using a writer.
 
         Returns True if the writer's id is young and was placed by the key's current layout.
@@ -377,15 +377,15 @@ class TotalsStore:
     def begin(self) -> float:
         return self._parts.begin()
 
-    async def new_writer(self, key: str, deadline_s: float) -> Writer:
+    async def new_writer(self, key: str, deadline_s: float) -> WriterId:
         router = self._parts.router
         layout = self._parts.registry.view.layout(key)
         raw, time_ms = await router.token(deadline_s)
         partition, _ = await router.place_soon(key, raw, time_ms, deadline_s)
-        return Writer(raw, time_ms, partition, layout)
+        return WriterId(raw, time_ms, partition, layout)
 
     async def write(
-        self, key: str, writer: Writer, to: Running, deadline_s: float
+        self, key: str, writer: WriterId, to: Running, deadline_s: float
     ) -> Running | None:
         """Increase the writer's stored totals to `to`.
 

@@ -254,7 +254,7 @@ class Reset(msgspec.Struct, frozen=True):
     sealed: int
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
+class OtherSubjects(msgspec.Struct, frozen=True):
     """Kinds of subjects whose layouts also decide on rows that are stored under other names.
 
     A reset must know the newest of these rows. A layout of a kind in `unseen` decides on rows of
@@ -272,7 +272,7 @@ async def reset_closed_time(
     registry: RepairStore,
     counters: CounterStore,
     evidence: Evidence,
-    elsewhere: Elsewhere,
+    elsewhere: OtherSubjects,
     incarnation: str,
 ) -> Reset:
     """Move a closed time that a wrong clock set far ahead back to the time of the evidence.
@@ -351,7 +351,7 @@ def _reset_snapshot(
     return Snapshot(version, layouts, snapshot.pins, reasons)
 
 
-def _newest_traces(traces: Iterable[tuple[str, int]], elsewhere: Elsewhere) -> dict[str, int]:
+def _newest_traces(traces: Iterable[tuple[str, int]], elsewhere: OtherSubjects) -> dict[str, int]:
     newest: dict[str, int] = {}
     for partition, time_ms in traces:
         key, _ = key_of(partition)

@@ -84,9 +84,9 @@ class LocalDynamoDB:
 
     def fail(self, **wanted: Any) -> None:
         """Let the next requests fail. The fields are those of `heatsink.emulator.control.Fail`."""
-        from heatsink.emulator.control import Fail
+        from heatsink.emulator.control import FailNext
 
-        self._do("fail", Fail(**wanted))
+        self._do("fail", FailNext(**wanted))
 
     def throttle(self, table: str, key: Any, seconds: float | None = None) -> None:
         """Throttle all requests for a partition key, for a time or until the next `reset`."""

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from heatsink.bulk import Limit
 from heatsink.bulk.batch import unpacked
 from heatsink.bulk.store import Outcome, Slice
-from heatsink.stores.memory.queue.parts import Place, Share
+from heatsink.stores.memory.queue.parts import PartShare, Place
 from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
 from tests.bulk.process import Process
 
@@ -70,12 +70,12 @@ class Audit:
             if mark == ".":
                 self._holder.pop((lease.share.part.id, (lease.chunk, lease.start + offset)), None)
 
-    def settles(self, share: Share, place: Place) -> None:
+    def settles(self, share: PartShare, place: Place) -> None:
         holder = self._holder.pop((share.part.id, place), None)
         if holder != self._settling:
             self.complain(f"a fenced-out attempt changed item {place} of {share.part.batch}")
 
-    def finished(self, share: Share, place: Place) -> None:
+    def finished(self, share: PartShare, place: Place) -> None:
         if place[0] not in share.chunks:
             return  # damaged: which item it was cannot be told
         batch, index = item_at(share, place)
@@ -84,14 +84,14 @@ class Audit:
         self._check_first(share, batch, index)
         self.done[share.part.id, index] = batch
 
-    def gave_up(self, share: Share, place: Place) -> None:
+    def gave_up(self, share: PartShare, place: Place) -> None:
         if place[0] not in share.chunks:
             return  # damaged: which item it was cannot be told
         batch, index = item_at(share, place)
         self._check_first(share, batch, index)
         self.failed[share.part.id, index, share.lap] = batch
 
-    def _check_first(self, share: Share, batch: str, index: int) -> None:
+    def _check_first(self, share: PartShare, batch: str, index: int) -> None:
         part = share.part.id
         if (part, index) in self.done or (part, index, share.lap) in self.failed:
             self.complain(f"item {index} of {batch} has two results")
@@ -108,7 +108,7 @@ class Audit:
     def _patches(self) -> list[Any]:
         take, lose, settle = QueuePartition._take, QueuePartition._lose, QueuePartition._settle
         settle_all = QueuePartition.settle
-        finish, fail, delay = Share.finish, Share.fail, Share.delay
+        finish, fail, delay = PartShare.finish, PartShare.fail, PartShare.delay
         audit = self
 
         def audited_take(queue: QueuePartition, *arguments: Any) -> int:
@@ -138,18 +138,18 @@ class Audit:
             audit.kept(beats)
             return settle_all(queue, outcomes, beats, *rest)
 
-        def audited_finish(share: Share, place: Place, result: bytes | None = None) -> None:
+        def audited_finish(share: PartShare, place: Place, result: bytes | None = None) -> None:
             audit.settles(share, place)
             audit.finished(share, place)
             finish(share, place, result)
 
-        def audited_fail(share: Share, place: Place, reason: str) -> None:
+        def audited_fail(share: PartShare, place: Place, reason: str) -> None:
             if audit._settling:
                 audit.settles(share, place)
             audit.gave_up(share, place)
             fail(share, place, reason)
 
-        def audited_delay(share: Share, place: Place, due_ms: float, counted: bool) -> None:
+        def audited_delay(share: PartShare, place: Place, due_ms: float, counted: bool) -> None:
             audit.settles(share, place)
             delay(share, place, due_ms, counted)
 
@@ -158,9 +158,9 @@ class Audit:
             patch.object(QueuePartition, "_lose", audited_lose),
             patch.object(QueuePartition, "_settle", audited_settle),
             patch.object(QueuePartition, "settle", audited_settle_all),
-            patch.object(Share, "finish", audited_finish),
-            patch.object(Share, "fail", audited_fail),
-            patch.object(Share, "delay", audited_delay),
+            patch.object(PartShare, "finish", audited_finish),
+            patch.object(PartShare, "fail", audited_fail),
+            patch.object(PartShare, "delay", audited_delay),
         ]
 
 
@@ -194,6 +194,6 @@ class Running:
         self._runs.pop(run, None)
 
 
-def item_at(share: Share, place: Place) -> tuple[str, int]:
+def item_at(share: PartShare, place: Place) -> tuple[str, int]:
     indexes, _ = unpacked(share.chunks[place[0]].body)
     return share.part.batch, indexes[place[1]]

@@ -18,9 +18,9 @@ from heatsink.bulk.batch import KEEP_SINGLE_MS, Batch, Cursor, PartEnd, PartPlac
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.controls import Controls
 from heatsink.bulk.limits import HoldRequest
-from heatsink.bulk.moving import MoveProgress, Mover
-from heatsink.bulk.plan import Move, QueuePlan, Remains, Spot
-from heatsink.bulk.reconcile import Reconciler, Router
+from heatsink.bulk.moving import MoveProgress, PartitionMover
+from heatsink.bulk.plan import PartitionMove, QueuePlan, Remains, Spot
+from heatsink.bulk.reconcile import PartitionRouter, Reconciler
 from heatsink.bulk.store import (
     RUNNING,
     Claimed,
@@ -34,13 +34,13 @@ from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.bulk.work.division import PLAIN, Division
 from heatsink.bulk.work.held import HomeClock, Lanes, Ledger
 from heatsink.bulk.work.pump import Pump
-from heatsink.bulk.work.remote import Desk, Lease, lease_of
+from heatsink.bulk.work.remote import Desk, ItemLease, lease_of
 from heatsink.primitives import slot_time
 from heatsink.primitives.slot_time import SlotEvidence, SlotTime
 from heatsink.stores.memory.queue.homes import MemoryBatches, MemoryLimits, MemorySingles
 from heatsink.stores.memory.queue.moves import MemoryMoves
-from heatsink.stores.memory.queue.parts import Share
-from heatsink.stores.memory.queue.places import Home, Key
+from heatsink.stores.memory.queue.parts import PartShare
+from heatsink.stores.memory.queue.places import LimitHome, LimitKey
 from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
 from tests.planted import Bugs
 
@@ -376,8 +376,8 @@ def a_lost_record_that_is_not_rebuilt() -> Iterator[None]:
 @bug
 def a_pump_that_dies_of_a_missing_chunk() -> Iterator[None]:
     with (
-        patch.object(Share, "take", Share._next),
-        patch.object(Share, "_skip_gaps", lambda _: None),
+        patch.object(PartShare, "take", PartShare._next),
+        patch.object(PartShare, "_skip_gaps", lambda _: None),
     ):
         yield
 
@@ -470,7 +470,7 @@ def a_result_forgotten_with_its_part() -> Iterator[None]:
     """The partition forgets the part of each single that is done."""
     end = QueuePartition._end
 
-    def forgetful(self: QueuePartition, share: Share, now_ms: float) -> None:
+    def forgetful(self: QueuePartition, share: PartShare, now_ms: float) -> None:
         end(self, share, now_ms)
         if share.part.id not in self.outbox:
             self.shares.pop(share.part.id, None)
@@ -495,14 +495,14 @@ def a_follow_up_that_nobody_submits() -> Iterator[None]:
 @scenario_bug
 def an_item_that_is_gone_when_others_follow() -> Iterator[None]:
     """The part of a single drops its item when the item is done."""
-    let_go = Share._let_go
+    let_go = PartShare._let_go
 
-    def careless(self: Share, place: tuple[int, int]) -> None:
+    def careless(self: PartShare, place: tuple[int, int]) -> None:
         let_go(self, place)
         if self.is_single:
             self.chunks.clear()
 
-    with patch.object(Share, "_let_go", careless):
+    with patch.object(PartShare, "_let_go", careless):
         yield
 
 
@@ -536,11 +536,13 @@ def a_partition_given_away_with_its_parts() -> Iterator[None]:
 
 @bug
 def a_place_adopted_before_all_is_copied() -> Iterator[None]:
-    async def hasty(self: Mover, source: Spot, move: Move) -> AsyncIterator[MoveProgress]:
+    async def hasty(
+        self: PartitionMover, source: Spot, move: PartitionMove
+    ) -> AsyncIterator[MoveProgress]:
         await self._adopt(int(source), move)
         yield MoveProgress(int(source), move.to, "copying")
 
-    with patch.object(Mover, "_copy", hasty):
+    with patch.object(PartitionMover, "_copy", hasty):
         yield
 
 
@@ -548,11 +550,11 @@ def a_place_adopted_before_all_is_copied() -> Iterator[None]:
 def a_tombstone_that_is_not_durable() -> Iterator[None]:
     """The old place forgets that it gave the partition away, and takes items from old plans."""
 
-    async def trusting(self: Mover, source: Spot, move: Move) -> bool:
+    async def trusting(self: PartitionMover, source: Spot, move: PartitionMove) -> bool:
         left = await self._call(self._stores.moves.close_place, source, move.version, "")
         return bool(left.closed == move.version)
 
-    with patch.object(Mover, "_is_closed", trusting):
+    with patch.object(PartitionMover, "_is_closed", trusting):
         yield
 
 
@@ -561,7 +563,7 @@ def copies_that_are_not_read_back() -> Iterator[None]:
     async def trusting(*_: Any) -> bool:
         return True
 
-    with patch.object(Mover, "_is_durable", trusting):
+    with patch.object(PartitionMover, "_is_durable", trusting):
         yield
 
 
@@ -569,10 +571,10 @@ def copies_that_are_not_read_back() -> Iterator[None]:
 def a_plan_followed_before_it_is_durable() -> Iterator[None]:
     """The home goes back to the plan before: accepted items are at a place that is given up."""
 
-    async def trusting(_: Router, stored: QueuePlan) -> QueuePlan:
+    async def trusting(_: PartitionRouter, stored: QueuePlan) -> QueuePlan:
         return stored
 
-    with patch.object(Router, "_durable", trusting):
+    with patch.object(PartitionRouter, "_durable", trusting):
         yield
 
 
@@ -580,11 +582,11 @@ def a_plan_followed_before_it_is_durable() -> Iterator[None]:
 def a_move_that_was_given_up_and_goes_on() -> Iterator[None]:
     """The mover does not look whether the plan still has its move."""
 
-    async def stubborn(self: Mover, partition: int, move: Move) -> None:
+    async def stubborn(self: PartitionMover, partition: int, move: PartitionMove) -> None:
         plan = await self._call(self._stores.fleet.plan, self._first)
         await self._call(self._stores.fleet.change, plan.placed(partition, move.to))
 
-    with patch.object(Mover, "_adopt", stubborn):
+    with patch.object(PartitionMover, "_adopt", stubborn):
         yield
 
 
@@ -647,7 +649,7 @@ def a_gap_that_nobody_may_refuse() -> Iterator[None]:
 
 @bug
 def a_place_lost_with_a_dead_worker() -> Iterator[None]:
-    with patch.object(Key, "expire", lambda *_: None):
+    with patch.object(LimitKey, "expire", lambda *_: None):
         yield
 
 
@@ -655,49 +657,49 @@ def a_place_lost_with_a_dead_worker() -> Iterator[None]:
 def a_place_given_twice_after_a_fail_over() -> Iterator[None]:
     """The new server grants at once, before the holders have told it what they run."""
 
-    def believing(self: Home, request: HoldRequest, server: str, _now_ms: float) -> None:
+    def believing(self: LimitHome, request: HoldRequest, server: str, _now_ms: float) -> None:
         self.server, self.lease_ms = server, request.lease_ms
 
-    with patch.object(Home, "meet", believing):
+    with patch.object(LimitHome, "meet", believing):
         yield
 
 
 @scenario_bug
 def a_grant_that_is_lost_with_its_home() -> Iterator[None]:
     """A home grants places before its server's replicas know of it."""
-    with patch.object(Home, "is_new", False):
+    with patch.object(LimitHome, "is_new", False):
         yield
 
 
 @scenario_bug
 def a_release_that_wakes_nobody() -> Iterator[None]:
-    deal = Key.deal
+    deal = LimitKey.deal
 
-    def silent(self: Key, *rest: Any) -> Any:
+    def silent(self: LimitKey, *rest: Any) -> Any:
         return deal(self, *rest)[0], []
 
-    with patch.object(Key, "deal", silent):
+    with patch.object(LimitKey, "deal", silent):
         yield
 
 
 @scenario_bug
 def a_place_taken_back_by_a_late_call() -> Iterator[None]:
     """A call from before gives back what its holder has been granted since."""
-    hold = Key.hold
+    hold = LimitKey.hold
 
-    def forgetful(self: Key, request: HoldRequest, *rest: Any) -> Any:
+    def forgetful(self: LimitKey, request: HoldRequest, *rest: Any) -> Any:
         if mine := self.holders.get(request.holder):
             mine.turn = 0
         return hold(self, request, *rest)
 
-    with patch.object(Key, "hold", forgetful):
+    with patch.object(LimitKey, "hold", forgetful):
         yield
 
 
 @scenario_bug
 def a_change_that_a_worker_does_not_hear_of() -> Iterator[None]:
     """The home grants what the caller says, and the caller may be cut off from the registry."""
-    with patch.object(Home, "follow", lambda _, rule: rule):
+    with patch.object(LimitHome, "follow", lambda _, rule: rule):
         yield
 
 
@@ -743,7 +745,7 @@ def a_renewal_without_the_place() -> Iterator[None]:
     hold = Desk._hold
     held: set[str] = set()
 
-    async def once(self: Desk, lease: Lease, running: int) -> None:
+    async def once(self: Desk, lease: ItemLease, running: int) -> None:
         if not running or lease.attempt not in held:
             held.add(lease.attempt)
             await hold(self, lease, running)
@@ -776,7 +778,7 @@ def a_server_that_dies_with_items_elsewhere() -> Iterator[None]:
     make, renew = Desk._lease, Desk.renew
     makers: dict[str, Desk] = {}
 
-    def noted(self: Desk, *rest: Any) -> Lease:
+    def noted(self: Desk, *rest: Any) -> ItemLease:
         lease = make(self, *rest)
         makers[lease.attempt] = self
         return lease

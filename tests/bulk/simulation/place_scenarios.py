@@ -13,7 +13,7 @@ from heatsink.bulk import Context, Limit
 from heatsink.bulk.limits import Ask, HoldRequest, Offer, hold_places
 from heatsink.bulk.work.places import rule_of
 from heatsink.errors import Overloaded
-from heatsink.stores.memory.queue.places import Home, MemoryPlaces
+from heatsink.stores.memory.queue.places import LimitHome, MemoryPlaces
 from heatsink.testing import ManualClock
 from tests.bulk.world import World, stubborn_sleep
 
@@ -59,7 +59,7 @@ async def a_place_given_twice_after_a_fail_over() -> None:
 async def a_grant_that_is_lost_with_its_home() -> None:
     """A server fails before it has made a home durable. The replica does not know the limit."""
     home = PlaceHome()
-    confirm, lost = home.store.confirm, list[Home]()
+    confirm, lost = home.store.confirm, list[LimitHome]()
 
     async def fail_over(limit: str, server: str) -> None:
         if not lost:

@@ -17,8 +17,8 @@ from heatsink.bulk.work.consumer import Consumer
 from heatsink.bulk.work.remote import (
     Desk,
     Handed,
-    Report,
-    Waiting,
+    ItemOutcome,
+    WaitingClaim,
     remote_action,
     remote_actions,
 )
@@ -62,7 +62,7 @@ class RemoteWorld:
 
     async def _work(self, claims: Desk, others: Desk) -> None:
         while True:
-            waiting = Waiting(self.actions, 4, int(LEASE_S * 1000))
+            waiting = WaitingClaim(self.actions, 4, int(LEASE_S * 1000))
             for item in await claims.claim(waiting, 5.0, asyncio.Event().wait):
                 asyncio.get_running_loop().create_task(self._run(item, others))
 
@@ -77,7 +77,7 @@ class RemoteWorld:
                     return
         finally:
             self.now -= 1
-        await desk.report([Report(item.lease.token, "done")])
+        await desk.report([ItemOutcome(item.lease.token, "done")])
 
     async def submit(self, count: int) -> str:
         return (await self.world.bulk.submit("send", range(count))).id

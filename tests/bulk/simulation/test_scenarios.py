@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from heatsink.bulk import Bulk, BulkSettings
 from heatsink.bulk.batch import Batch
-from heatsink.bulk.moving import ANY_VERSION, Mover
-from heatsink.bulk.plan import Move, Spot, founding
+from heatsink.bulk.moving import ANY_VERSION, PartitionMover
+from heatsink.bulk.plan import PartitionMove, Spot, founding
 from heatsink.bulk.reconcile import Reconciler, routed
 from heatsink.bulk.store import Chunk, ClaimRequest, Outcome, Part, QueueStores
 from heatsink.bulk.submit import Submission
@@ -97,14 +97,14 @@ async def a_tombstone_that_is_not_durable() -> None:
 
 
 async def copies_that_are_not_read_back() -> None:
-    queue, adopt = Queue(), Mover._adopt
+    queue, adopt = Queue(), PartitionMover._adopt
     await queue.failed_part()
 
-    async def after_a_loss(self: Mover, partition: int, move: Move) -> None:
+    async def after_a_loss(self: PartitionMover, partition: int, move: PartitionMove) -> None:
         queue.lose(1)
         await adopt(self, partition, move)
 
-    with patch.object(Mover, "_adopt", after_a_loss):
+    with patch.object(PartitionMover, "_adopt", after_a_loss):
         await queue.bulk().place(PARTITION, AWAY)
     assert queue.spot.url == AWAY
     assert queue.parts() == {"a"}

@@ -14,7 +14,7 @@ from heatsink.emulator.capacity.table import SPACE, AdaptiveTable, PartitionMap
 from heatsink.emulator.database import Database
 from heatsink.emulator.engine import OPERATIONS
 from heatsink.emulator.operations import batches, reads, writes
-from heatsink.emulator.rows import Collection, Items, Move, Row, Rows, RowShelf, token_of
+from heatsink.emulator.rows import Collection, Items, Rows, RowShelf, RowsMove, StoredItem, token_of
 from heatsink.emulator.table import EngineTable, Replica, _store
 from heatsink.stores.dynamodb.wire.keys import Key
 from tests.planted import Bugs
@@ -42,16 +42,16 @@ def a_row_at_the_border_of_a_split_is_dropped() -> Iterator[None]:
 @bug
 def the_frontier_runs_ahead_of_the_rows() -> Iterator[None]:
     """Half of what a step was to move is still in the old partition when it is looked for."""
-    step = Move.step
+    step = RowsMove.step
 
-    def hasty(self: Move, rows: int) -> bool:
+    def hasty(self: RowsMove, rows: int) -> bool:
         done = step(self, rows)
         ahead = next(self._source.places((self.frontier,), self._end), None)
         if ahead is not None:
             self.frontier = min(ahead[0] + 1, self._end)
         return done
 
-    with patch.object(Move, "step", hasty):
+    with patch.object(RowsMove, "step", hasty):
         yield
 
 
@@ -80,7 +80,7 @@ def a_scan_reads_source_and_target_whole() -> Iterator[None]:
 
 @bug
 def a_write_goes_to_the_old_partition_during_a_move() -> Iterator[None]:
-    def old(self: Rows, key: Key, row: Row) -> None:
+    def old(self: Rows, key: Key, row: StoredItem) -> None:
         token = token_of(key.hash)
         self.map.find(token).items.put(token, key, row)
 
@@ -100,7 +100,7 @@ def a_delete_misses_what_has_moved() -> Iterator[None]:
 
 @bug
 def a_read_looks_in_the_old_partition_during_a_move() -> Iterator[None]:
-    def old(self: Rows, key: Key) -> Row | None:
+    def old(self: Rows, key: Key) -> StoredItem | None:
         return self.map.find(token_of(key.hash)).items.get(key)
 
     with patch.object(Rows, "get", old):

@@ -14,7 +14,7 @@ from heatsink.emulator.expiry import Walk
 from heatsink.emulator.indexes import GlobalIndex, IndexChange, _Lagging, change_of
 from heatsink.emulator.operations import streams as stream_operations
 from heatsink.emulator.operations import writes
-from heatsink.emulator.rows import Row, token_of
+from heatsink.emulator.rows import StoredItem, token_of
 from heatsink.emulator.streams import Shard, Stream
 from heatsink.emulator.units import Charge, take_together
 from heatsink.stores.dynamodb.wire.keys import IndexSchema, Key
@@ -38,7 +38,9 @@ def an_entry_stays_where_it_was_when_its_key_changes() -> Iterator[None]:
 
 @bug
 def an_entry_stays_when_its_item_leaves_the_index() -> Iterator[None]:
-    def sticky(index: Any, key: Key, old: Row | None, new: Row | None) -> IndexChange | None:
+    def sticky(
+        index: Any, key: Key, old: StoredItem | None, new: StoredItem | None
+    ) -> IndexChange | None:
         change = change_of(index, key, old, new)
         if new is not None and change is not None and change.added is None:
             return None
@@ -68,7 +70,7 @@ def a_backfill_brings_deleted_items_back() -> Iterator[None]:
     """It reads the table once, at its beginning, and adds the items later."""
     step = Walk.step
 
-    def stale(self: Walk, count: int) -> Iterator[tuple[Key, Row]]:
+    def stale(self: Walk, count: int) -> Iterator[tuple[Key, StoredItem]]:
         if not hasattr(self, "seen"):
             self.seen = list(step(self, 10**6))  # type: ignore[attr-defined]
         seen = self.seen  # type: ignore[attr-defined]
@@ -82,7 +84,9 @@ def a_backfill_brings_deleted_items_back() -> Iterator[None]:
 
 @bug
 def writes_during_a_backfill_miss_the_index() -> Iterator[None]:
-    def blind(index: Any, key: Key, old: Row | None, new: Row | None) -> IndexChange | None:
+    def blind(
+        index: Any, key: Key, old: StoredItem | None, new: StoredItem | None
+    ) -> IndexChange | None:
         filling = isinstance(index, GlobalIndex) and index.status == "CREATING"
         return None if filling and old is not None else change_of(index, key, old, new)
 

@@ -24,7 +24,7 @@ from heatsink.cli import main
 from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.keys import TAG, physical, subject_in
-from heatsink.door.places import Places
+from heatsink.door.places import ItemPlaces
 from heatsink.door.protocol import WireError
 from heatsink.door.records import record_of
 from heatsink.door.times import millis_text
@@ -266,7 +266,7 @@ def read_tables_of(folder: Path) -> SpreadTable:
 def place_of(place: Place, table: SpreadTable, row: dict[str, Any]) -> str:
     async def found() -> str:
         async with registry_at(place.registry, SystemClock()) as registry:
-            places = Places(table, registry.view, registry.meta.seed)
+            places = ItemPlaces(table, registry.view, registry.meta.seed)
             keys = places.keys_of(row, exactly=False)
             assert keys is not None
             return places.spot_of(keys).name

@@ -21,14 +21,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from heatsink.bulk.work.remote import Lease
+from heatsink.bulk.work.remote import ItemLease
 from heatsink.server.api.docs_page import SERVER, example
 from heatsink.server.api.openapi import document
 from heatsink.server.api.table import ROUTES
 from tests.planted import usually
 from tests.processes import Served, serving
 
-TOKEN = Lease(
+TOKEN = ItemLease(
     *(0, "gone:0", "part", "batch", "ada", "resize", "resize/ada", False, 0, 0, 0, 10_000),
     *(0.0, 5, 1e9, 1.0, 300.0),
 ).token

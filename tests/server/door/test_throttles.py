@@ -12,10 +12,10 @@ import pytest
 import heatsink
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.keys import registry_key
-from heatsink.door.protocol import Call, WireError
+from heatsink.door.protocol import UpstreamCall, WireError
 from heatsink.door.times import millis_text
 from heatsink.server.door.upstream import ATTEMPTS, Spreading
-from heatsink.stores.dynamodb.connections import Answer
+from heatsink.stores.dynamodb.connections import WireAnswer
 from heatsink.testing.clocks import ManualClock
 
 LABEL = registry_key("chat", "r")
@@ -31,10 +31,12 @@ class Refusing:
         self.code = ""
         self.calls = 0
 
-    async def forward(self, operation: str, body: bytes) -> Answer:
+    async def forward(self, operation: str, body: bytes) -> WireAnswer:
         del operation, body
         self.calls += 1
-        return Answer(400, b"", msgspec.json.encode({"__type": f"x#{self.code}", "message": "no"}))
+        return WireAnswer(
+            400, b"", msgspec.json.encode({"__type": f"x#{self.code}", "message": "no"})
+        )
 
 
 class Impatient(ManualClock):
@@ -66,7 +68,7 @@ async def door(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Door]:
 async def test_throttling_is_heat_and_is_tried_again(door: Door, code: str) -> None:
     door.dynamodb.code = code
     with pytest.raises(WireError, match=code):
-        await door.spread._send(Call("PutItem", {"TableName": "chat", "Item": ITEM}, LABEL))
+        await door.spread._send(UpstreamCall("PutItem", {"TableName": "chat", "Item": ITEM}, LABEL))
     assert door.dynamodb.calls == ATTEMPTS
     assert door.heat == [LABEL] * ATTEMPTS
 
@@ -77,7 +79,7 @@ async def test_a_conflict_on_one_item_is_no_heat_and_the_application_s_own(
 ) -> None:
     door.dynamodb.code = code
     with pytest.raises(WireError, match=code):
-        await door.spread._send(Call("PutItem", {"TableName": "chat", "Item": ITEM}, LABEL))
+        await door.spread._send(UpstreamCall("PutItem", {"TableName": "chat", "Item": ITEM}, LABEL))
     body = msgspec.json.encode({"TableName": "chat", "Item": ITEM})
     given = await door.spread.answer("PutItem", body)  # passes unchanged
     assert (given.way, given.status) == ("passed", 400)

@@ -13,7 +13,7 @@ import pytest
 from heatsink.primitives.cut import Cut
 from heatsink.stores.dynamodb import client
 from heatsink.stores.dynamodb.client import Turns
-from heatsink.stores.dynamodb.connections import Answer, Broken, Connection, NotHttp, Pool
+from heatsink.stores.dynamodb.connections import Broken, Connection, NotHttp, Pool, WireAnswer
 from heatsink.testing.clocks import Deadlock
 from tests.planted import Bugs, Hunt, usually
 from tests.stores.dynamodb.hostile import HONEST, HOSTILE, Violation, simulate
@@ -42,7 +42,7 @@ def test_no_answer_is_lost_mixed_up_or_late() -> None:
 def a_connection_is_kept_after_a_timeout() -> Iterator[None]:
     """The late answer then goes to the next request."""
 
-    def keep(self: Connection, waiter: asyncio.Future[Answer]) -> None:
+    def keep(self: Connection, waiter: asyncio.Future[WireAnswer]) -> None:
         if self._waiter is waiter:
             self._waiter = None
             self._pool.release(self)
@@ -99,7 +99,7 @@ def bytes_after_the_answer_are_ignored() -> Iterator[None]:
 def the_last_answer_on_a_connection_is_not_noticed() -> Iterator[None]:
     finish = Connection._finish
 
-    def keep(self: Connection, waiter: asyncio.Future[Answer]) -> None:
+    def keep(self: Connection, waiter: asyncio.Future[WireAnswer]) -> None:
         abort = self.abort
         self.abort = lambda: self._pool.release(self)  # type: ignore[method-assign]
         self._received = 0
@@ -117,7 +117,7 @@ def the_end_of_the_connection_completes_an_answer() -> Iterator[None]:
 
     def complete(self: Connection, error: Exception | None) -> None:
         if self._body and self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(Answer(200, b"", b"".join(self._body)))
+            self._waiter.set_result(WireAnswer(200, b"", b"".join(self._body)))
         lost(self, error)
 
     with patch.object(Connection, "connection_lost", complete):

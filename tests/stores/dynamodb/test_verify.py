@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from heatsink.cli import main
 from heatsink.emulator.engine import Engine
 from heatsink.emulator.operations import reads, writes
-from heatsink.emulator.rows import Row
+from heatsink.emulator.rows import StoredItem
 from heatsink.emulator.settings import EngineSettings
 from heatsink.stores.dynamodb.verify import indexes
 from heatsink.stores.dynamodb.verify.assumptions import ALL, cost_of, estimate
@@ -116,9 +116,9 @@ def denied_scans(patch: pytest.MonkeyPatch) -> None:
 def items_made_by_removals(patch: pytest.MonkeyPatch) -> None:
     new = writes.PreparedWrite._new
 
-    def made(self: writes.PreparedWrite, old: Row | None) -> Row | None:
+    def made(self: writes.PreparedWrite, old: StoredItem | None) -> StoredItem | None:
         found = new(self, old)
-        return Row(self.target, 2) if found is None and self.verb == "update" else found
+        return StoredItem(self.target, 2) if found is None and self.verb == "update" else found
 
     patch.setattr(writes.PreparedWrite, "_new", made)
 

@@ -17,7 +17,7 @@ from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 from heatsink.stores.redis.address import RedisKeys
-from heatsink.stores.redis.connection import Connection, Refused
+from heatsink.stores.redis.connection import Connection, RedisRefused
 from heatsink.stores.redis.heat import RedisBoard, RedisBus
 from heatsink.stores.redis.news import RedisNews, RedisSoft, RedisWire
 from heatsink.testing import ManualClock
@@ -85,7 +85,7 @@ async def test_what_a_user_may_not_do_is_logged_once(
     async with logged_in(guarded, APP) as app:
         bus = RedisBus(app, RedisKeys("elsewhere"))
         for _ in range(3):
-            with pytest.raises(Refused):
+            with pytest.raises(RedisRefused):
                 await bus.send(REPORT)
     assert [record.message.count("refuses XADD") for record in caplog.records] == [1]
     assert "see the ACL lines" in caplog.text
@@ -126,6 +126,7 @@ async def test_no_role_can_do_more(role: tuple[str, str], words: tuple[str, ...]
     with real(partial(RedisServer, acl=[ADMIN, *ROLES])) as server:
         async with logged_in(server, role) as connection:
             with pytest.raises(
-                Refused, match=r"lacks the permission: see the ACL lines in docs/how-to/redis\.md"
+                RedisRefused,
+                match=r"lacks the permission: see the ACL lines in docs/how-to/redis\.md",
             ):
                 await connection.run(*words)

@@ -14,7 +14,7 @@ from heatsink.errors import Closed, InvalidSetting, NoAccess, Unavailable
 from heatsink.primitives.clock import SystemClock
 from heatsink.stores.redis import connection as module
 from heatsink.stores.redis.address import parse
-from heatsink.stores.redis.connection import Connection, Refused
+from heatsink.stores.redis.connection import Connection, RedisRefused
 from heatsink.testing import ManualClock
 from heatsink.testing.redis import RedisCluster, RedisSentinel, RedisServer
 from tests.servers import patient, patient_url, real
@@ -107,7 +107,7 @@ async def test_what_it_refuses_for_good_is_logged_once(caplog: pytest.LogCapture
             parse(f"redis://{cluster.masters[0].address}"), SystemClock(), Random(1)
         )
         for _ in range(3):
-            with pytest.raises(Refused, match="refuses GET: it is a node of a cluster: use"):
+            with pytest.raises(RedisRefused, match="refuses GET: it is a node of a cluster: use"):
                 await connection.run("GET", "{heatsink}:of-another-master")
         await connection.close()
         assert [record.message.count("use redis+cluster://") for record in caplog.records] == [1]
@@ -248,7 +248,7 @@ async def test_a_close_during_a_call_leaves_no_connection_open(
 
 
 async def test_a_refusal_has_a_code(connection: Connection) -> None:
-    with pytest.raises(Refused, match="refuses GET") as caught:
+    with pytest.raises(RedisRefused, match="refuses GET") as caught:
         await connection.run("GET")
     assert caught.value.code
 
@@ -259,7 +259,7 @@ async def test_commands_sent_together_are_answered_each_on_its_own(connection: C
     calls.insert(150, connection.run_together("HGET", "k1", "f"))
     answers = await asyncio.gather(*calls, return_exceptions=True)
     refused = answers.pop(150)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RedisRefused)
     assert refused.code == "WRONGTYPE"
     assert answers == [b"%d" % n for n in range(300)]
 

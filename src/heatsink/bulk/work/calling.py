@@ -41,7 +41,7 @@ Refused = tuple[str, Setback]
 """The outcome of an item that could not be handed over: a mark, and the reason."""
 
 
-class Elsewhere(Protocol):
+class RemoteHandover(Protocol):
     """Hands items over to workers outside this process, which report the outcomes themselves."""
 
     def takes(self, action: str) -> bool:

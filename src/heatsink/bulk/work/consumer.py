@@ -55,7 +55,6 @@ BELL_S = 1.0
 FAREWELL_S = 2.0
 CUT_OFF_S = 5.0  # how long a client that closes waits for its workers
 PAGE = 100  # batches, or parts of a partition, that one round inspects
-TIMEOUT_S = 10.0
 
 
 class Consumer:

@@ -41,7 +41,7 @@ from heatsink.bulk.store import (
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 
-from .places import Places
+from .places import LimitPlaces
 
 logger = logging.getLogger("heatsink")
 UNREADABLE = "the item's chunk cannot be read: the queue's data is damaged"
@@ -398,7 +398,7 @@ class Lane:
 class Lanes:
     """All rate-limited lanes of one partition."""
 
-    def __init__(self, limits: LimitStore, clock: Clock, places: Places | None = None) -> None:
+    def __init__(self, limits: LimitStore, clock: Clock, places: LimitPlaces | None = None) -> None:
         self._limits = limits
         self._places = places
         self._clock = clock

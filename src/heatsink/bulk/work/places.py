@@ -61,11 +61,10 @@ WAIT_MS_MIN = 20.0
 
 
 class PlaceLane(Protocol):
-    """What `Places` needs to know of a lane: its needs, its work, and its permits."""
+    """What `LimitPlaces` needs to know of a lane: its needs, its work, and its permits."""
 
     needs: Needs
     permits: int
-    waiting: int
 
     @property
     def work(self) -> int:
@@ -125,7 +124,7 @@ class Seat:
 Seats = dict[str, Seat]
 
 
-class Places:
+class LimitPlaces:
     """The places at limits that one queue partition has in this process.
 
     There is a `Seat` for each key of each limit in use. The pump calls `turn` whenever `due_s` says

@@ -21,7 +21,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.threads import in_thread
 
-from .calling import Done, Elsewhere, HandOver, Refused, outcomes_of
+from .calling import Done, HandOver, Refused, RemoteHandover, outcomes_of
 from .handler_errors import (
     TOLD_ELSEWHERE,
     BadAnswer,
@@ -97,7 +97,7 @@ class Terms:
     hooks: Hooks = NO_HOOKS
     state: Any = None
     room: Room | None = None
-    elsewhere: Elsewhere | None = None
+    elsewhere: RemoteHandover | None = None
     mark: str = ""
     lacks: Callable[[int, str], bool] = lambda _, __: False
 

@@ -35,7 +35,7 @@ from heatsink.primitives.nudge import TICK_S, Nudge
 from .calling import Refused
 from .handler_errors import slow_down
 from .held import LATE_S, NEVER, READY_S, Held, Lanes, Ledger
-from .places import Places
+from .places import LimitPlaces
 from .pool import AnswerTime, Terms, WorkerPool
 
 logger = logging.getLogger("heatsink")
@@ -84,10 +84,10 @@ class Pump:
         self._ledger = Ledger()
         self._seats, self._guard = Nudge(), Nudge()
         self._book = terms.book
-        self._places: Places | None = None
+        self._places: LimitPlaces | None = None
         if not terms.book.is_empty:
             about = (terms.owner, partition, terms.lease_s)
-            self._places = Places(stores.places, terms.book, *about, clock, rng, self._seats)
+            self._places = LimitPlaces(stores.places, terms.book, *about, clock, rng, self._seats)
         self._lanes = Lanes(stores.limits, clock, self._places)
         self._nudge, self._news = Nudge(), Nudge()
         self._depths, self._ready, self._holding, self._leased = Nudge(), Nudge(), Nudge(), Nudge()
@@ -349,7 +349,7 @@ class Pump:
             self._ledger.changed(held)
         return True
 
-    async def _keep_places(self, places: Places) -> None:
+    async def _keep_places(self, places: LimitPlaces) -> None:
         """Take, renew and give back places at limits."""
         while True:
             now_s, room = self._clock.monotonic_s(), self._room()
@@ -361,7 +361,7 @@ class Pump:
             if has_more:
                 self._depths()
 
-    async def _guard_places(self, places: Places) -> None:
+    async def _guard_places(self, places: LimitPlaces) -> None:
         """Cancel handlers before the lease of their places ends, even while a renewal waits."""
         while True:
             await self._guard.wait(places.stop_s - self._clock.monotonic_s())

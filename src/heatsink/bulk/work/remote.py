@@ -57,7 +57,7 @@ _to_json = msgspec.json.Encoder().encode
 _packed = msgspec.msgpack.Encoder().encode
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True):
+class ItemLease(msgspec.Struct, frozen=True, array_like=True):
     """What a token says about an item: where its lease is, and how its action runs.
 
     `attempt` is the lease. It is random, so nobody can guess a token. `pace` is how many items a
@@ -92,10 +92,10 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
         return at_ms - self.started_ms > self.timeout_s * 1000
 
 
-_lease = msgspec.msgpack.Decoder(Lease).decode
+_lease = msgspec.msgpack.Decoder(ItemLease).decode
 
 
-def lease_of(token: str, field_name: str) -> Lease:
+def lease_of(token: str, field_name: str) -> ItemLease:
     """Decode the lease from a worker's token. Whether the lease still holds is checked later.
 
     Raises `InvalidSetting` if the text is no token.
@@ -112,13 +112,13 @@ def lease_of(token: str, field_name: str) -> Lease:
 class Handed(msgspec.Struct, frozen=True):
     """An item for a remote worker: its lease, its index in the batch, and the item as JSON."""
 
-    lease: Lease
+    lease: ItemLease
     submitted_ms: int
     index: int
     body: bytes
 
 
-class Report(NamedTuple):
+class ItemOutcome(NamedTuple):
     """What a remote worker says about an item. `after_s` is the delay that it asks for, if any."""
 
     token: str
@@ -144,7 +144,7 @@ def remote_actions(found: Iterable[Action]) -> Actions:
 # -- claims that wait --------------------------------------------------------------------------
 
 
-class Demand(Room):
+class ClaimRoom(Room):
     """The number of items that remote workers wait for, as room for handlers.
 
     A worker of a pool enters before it takes an item, so no item starts that nobody waits for.
@@ -188,7 +188,7 @@ class Demand(Room):
 
 
 @dataclass(eq=False)
-class Waiting:
+class WaitingClaim:
     """A remote worker's claim that waits for up to `want` more items of these actions."""
 
     actions: Mapping[str, Action]
@@ -210,13 +210,13 @@ class Desk:
     """Hands items over to remote workers, renews their leases, and records what they report."""
 
     def __init__(self, stores: QueueStores, bulk: Bulk, clock: Clock, rng: Random) -> None:
-        self.demand = Demand()
+        self.demand = ClaimRoom()
         self.meter = WorkMeter()
         self._stores = stores
         self._bulk = bulk
         self._clock = clock
         self._rng = rng
-        self._waiting: dict[Waiting, None] = {}
+        self._waiting: dict[WaitingClaim, None] = {}
         self._actions: frozenset[str] = frozenset()
         self._book: LimitBook | None = None
         self._book_s = 0.0
@@ -232,12 +232,8 @@ class Desk:
         """Return whether remote workers run this action, and not this process."""
         return action in self._actions
 
-    @property
-    def is_waited_at(self) -> bool:
-        return bool(self._waiting)
-
     async def claim(
-        self, waiting: Waiting, wait_s: float, gone: Callable[[], Awaitable[object]]
+        self, waiting: WaitingClaim, wait_s: float, gone: Callable[[], Awaitable[object]]
     ) -> list[Handed]:
         """Return the items for a claim, or an empty list after `wait_s`.
 
@@ -269,7 +265,7 @@ class Desk:
         finally:
             happening.cancel()
 
-    def _close(self, waiting: Waiting) -> None:
+    def _close(self, waiting: WaitingClaim) -> None:
         if waiting in self._waiting:
             del self._waiting[waiting]
             self.demand.add(-waiting.want)
@@ -309,7 +305,7 @@ class Desk:
             self._close(waiting)
         return None
 
-    def _waiting_for(self, action: str) -> Waiting | None:
+    def _waiting_for(self, action: str) -> WaitingClaim | None:
         """Return a claim that waits for this action. Claims take turns."""
         for waiting in self._waiting:
             if action in waiting.actions:
@@ -319,10 +315,10 @@ class Desk:
         return None
 
     def _lease(
-        self, partition: int, claimed: Slice, needs: Needs, pace: float, waiting: Waiting
-    ) -> Lease:
+        self, partition: int, claimed: Slice, needs: Needs, pace: float, waiting: WaitingClaim
+    ) -> ItemLease:
         action = waiting.actions[claimed.action]
-        return Lease(
+        return ItemLease(
             partition=partition,
             attempt=claimed.attempt,
             part=claimed.part,
@@ -343,7 +339,7 @@ class Desk:
             needs=needs,
         )
 
-    async def _renewed(self, waiting: Waiting) -> list[Handed]:
+    async def _renewed(self, waiting: WaitingClaim) -> list[Handed]:
         """Give the items of an answer a whole lease, and return those that still have one."""
         lost = await self._renew([item.lease for item in waiting.items])
         return [item for item in waiting.items if item.lease.attempt not in lost]
@@ -377,7 +373,7 @@ class Desk:
         await self._release(gone)
         return [leases[lease] for lease in (*late, *gone)]
 
-    async def _renew(self, leases: Sequence[Lease]) -> set[str]:
+    async def _renew(self, leases: Sequence[ItemLease]) -> set[str]:
         """Renew leases. Returns the attempts whose lease has ended."""
         kinds: dict[tuple[int, int], list[str]] = {}
         for lease in leases:
@@ -388,7 +384,7 @@ class Desk:
 
     # -- reporting -------------------------------------------------------------------------
 
-    async def report(self, reports: Sequence[Report]) -> list[str]:
+    async def report(self, reports: Sequence[ItemOutcome]) -> list[str]:
         """Record outcomes. Returns the tokens that are stale: for these nothing was recorded."""
         outcomes, slowed = {}, []
         tokens = {}
@@ -406,7 +402,7 @@ class Desk:
                 await slow_down(self._stores, *asked)
         return [tokens[lease] for lease in lost]
 
-    def _judged(self, lease: Lease, report: Report, error: Exception | None) -> Outcome:
+    def _judged(self, lease: ItemLease, report: ItemOutcome, error: Exception | None) -> Outcome:
         if report.outcome == "back":
             return Outcome(lease.attempt, BACK, 0)
         if error is not None:
@@ -419,7 +415,7 @@ class Desk:
                 return self._outcome(lease, fail)
         return Outcome(lease.attempt, DONE, self._used_us(lease), [], results)
 
-    def _outcome(self, lease: Lease, error: Exception) -> Outcome:
+    def _outcome(self, lease: ItemLease, error: Exception) -> Outcome:
         """Return the outcome of an attempt that failed, as for a handler in Python."""
         action = Action(
             lease.action,
@@ -431,12 +427,12 @@ class Desk:
         mark, setback = verdict(action, 0, lease.tries + 1, error, self._rng)
         return Outcome(lease.attempt, mark, self._used_us(lease), [setback])
 
-    def _used_us(self, lease: Lease) -> int:
+    def _used_us(self, lease: ItemLease) -> int:
         """Return how long the item ran: its tenant pays for this time."""
         passed_ms = max(now_ms(self._clock) - lease.started_ms, 0)
         return int(min(passed_ms, lease.timeout_s * 1000) * 1000)
 
-    async def _settle(self, outcomes: Mapping[Lease, Outcome]) -> list[Lease]:
+    async def _settle(self, outcomes: Mapping[ItemLease, Outcome]) -> list[ItemLease]:
         """Record outcomes, and return the leases that had ended before."""
         places: dict[int, list[Outcome]] = {}
         for lease, outcome in outcomes.items():
@@ -453,7 +449,7 @@ class Desk:
 
     # -- places at limits ------------------------------------------------------------------
 
-    async def _hold(self, lease: Lease, running: int) -> None:
+    async def _hold(self, lease: ItemLease, running: int) -> None:
         """Hold the item's places for one lease, or give them back."""
         book = await self._known_limits()
         for need in (Need(*pair) for pair in lease.needs):
@@ -472,7 +468,7 @@ class Desk:
             answer = await hold_places(self._stores.places, request)
             self._servers[need.limit] = answer.server
 
-    async def _release(self, leases: Iterable[Lease]) -> None:
+    async def _release(self, leases: Iterable[ItemLease]) -> None:
         """Give back the places of items that have ended. What fails ends with its lease."""
         for lease in leases:
             if not lease.needs:
@@ -491,7 +487,7 @@ class Desk:
         return self._book
 
 
-def _error_of(report: Report) -> Exception | None:
+def _error_of(report: ItemOutcome) -> Exception | None:
     """Return the exception that a handler in Python would have raised."""
     if report.outcome == "retry":
         return Retry(report.after_s, report.reason or "the worker asked for a retry")
@@ -500,7 +496,7 @@ def _error_of(report: Report) -> Exception | None:
     return Fail(report.reason or "the worker gave no reason") if report.outcome == "fail" else None
 
 
-def _slice_of(lease: Lease) -> Slice:
+def _slice_of(lease: ItemLease) -> Slice:
     return Slice(
         lease.attempt,
         lease.part,

@@ -13,7 +13,7 @@ from heatsink.emulator.capacity.limits import TableCapacity
 from heatsink.emulator.indexes import INVALID, IndexSpec
 from heatsink.emulator.settings import PARTITIONS_MAX, EngineSettings
 from heatsink.emulator.units import TableLimits
-from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, constraint_failed
+from heatsink.stores.dynamodb.wire.errors import ServiceRefused, ValidationFailed, constraint_failed
 from heatsink.stores.dynamodb.wire.keys import IndexSchema, KeyPart, Schema
 from heatsink.stores.dynamodb.wire.requests import (
     AttributeDefinition,
@@ -308,7 +308,7 @@ def _units(field: str, units: int) -> float:
     """
     _check_countable(field, units)
     if units > TABLE_UNITS_MAX:
-        raise Refused(
+        raise ServiceRefused(
             "LimitExceededException",
             f"Subscriber limit exceeded: Requested {field} of {units} exceeds the per-table limit "
             f"of {TABLE_UNITS_MAX}",

@@ -9,7 +9,7 @@ import msgspec
 from heatsink.emulator.capacity.table import SPACE
 from heatsink.emulator.database import Consumed, Database, Json
 from heatsink.emulator.indexes import GlobalIndex, IndexSpec, LocalIndex
-from heatsink.emulator.rows import Row, token_of
+from heatsink.emulator.rows import StoredItem, token_of
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import read_units
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
@@ -93,7 +93,7 @@ class _PageRules(msgspec.Struct, frozen=True):
     count_only: bool
     limit: int | None
 
-    def collect(self, rows: Iterator[Row]) -> Seen:
+    def collect(self, rows: Iterator[StoredItem]) -> Seen:
         found: list[Item] = []
         total, limit, last, end = 0, self.limit, None, None
         for item, size in rows:
@@ -234,7 +234,7 @@ def scan(database: Database, request: Scan) -> Json:
         )
     if given.nested:
         table.check_scalars(given.nested)
-    noted: list[Row] = []
+    noted: list[StoredItem] = []
     rules = _PageRules(given, request.select == "COUNT", request.limit)
     found = _noting(rows.scan(first, until, after), noted)
     fetched = _fetched(table, source, request, rules)
@@ -256,13 +256,13 @@ class _Fetched:
         self._consistent = consistent
         self.units = 0.0
 
-    def of(self, rows: Iterator[Row]) -> Iterator[Row]:
+    def of(self, rows: Iterator[StoredItem]) -> Iterator[StoredItem]:
         stored, schema = self._table.read_from(self._consistent), self._table.schema
         for item, size in rows:
             row = stored.get(schema.key_of(schema.key_values(item)))
             if row is not None:
                 self.units += read_units(row.size, self._consistent)
-                yield Row(row.item, size)
+                yield StoredItem(row.item, size)
 
 
 def _fetched(
@@ -329,13 +329,13 @@ def _check_starting_key(request: Query | Scan) -> None:
             raise ValidationFailed(f"{STARTING_KEY}: {error.message}") from None
 
 
-def _noting(rows: Iterator[Row], noted: list[Row]) -> Iterator[Row]:
+def _noting(rows: Iterator[StoredItem], noted: list[StoredItem]) -> Iterator[StoredItem]:
     for row in rows:
         noted.append(row)
         yield row
 
 
-def _charge_scan(source: Source, rows: list[Row], units: float, first: int) -> None:
+def _charge_scan(source: Source, rows: list[StoredItem], units: float, first: int) -> None:
     """Charge each partition for its share of the bytes that the scan read.
 
     If the scan read no rows, the partition that holds the token `first` pays all `units`.

@@ -9,7 +9,7 @@ import msgspec
 
 from heatsink.emulator.database import Database, Json
 from heatsink.emulator.streams import Shard, Stream, trimmed
-from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, not_found
+from heatsink.stores.dynamodb.wire.errors import ServiceRefused, ValidationFailed, not_found
 from heatsink.stores.dynamodb.wire.requests import (
     DescribeStream,
     GetRecords,
@@ -131,7 +131,7 @@ def get_records(database: Database, request: GetRecords) -> Json:
     except (ValueError, msgspec.DecodeError):
         raise ValidationFailed("Invalid ShardIterator") from None
     if database.clock.now_s() - place.made_s > ITERATOR_S:
-        raise Refused(
+        raise ServiceRefused(
             "ExpiredIteratorException",
             "The shard iterator has expired: it is older than 15 minutes",
         )

@@ -11,7 +11,7 @@ from heatsink.emulator.expiry import Expiry
 from heatsink.emulator.indexes import INVALID, GlobalIndex, IndexSpec, LocalIndex
 from heatsink.emulator.streams import Stream, StreamSpec
 from heatsink.emulator.table import EngineTable, TableSpec
-from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, not_found
+from heatsink.stores.dynamodb.wire.errors import ServiceRefused, ValidationFailed, not_found
 from heatsink.stores.dynamodb.wire.requests import (
     BillingMode,
     CreateTable,
@@ -72,7 +72,7 @@ def create_table(database: Database, request: CreateTable) -> Json:
     )
     tags = checked_tags(request.tags or [])
     if name in database.tables:
-        raise Refused("ResourceInUseException", f"Table already exists: {name}")
+        raise ServiceRefused("ResourceInUseException", f"Table already exists: {name}")
     id_ = str(UUID(int=database.rng.getrandbits(128), version=4))
     spec = TableSpec(name, arn, id_, schema, limits, _description(database, request))
     table = EngineTable(spec, database.clock, database.settings.replica_lag_s)

@@ -22,7 +22,7 @@ from heatsink.emulator.units import TRANSACTION_FACTOR, Charge, Operation, read_
 from heatsink.stores.dynamodb.wire.errors import (
     NO_REASON,
     EngineError,
-    Refused,
+    ServiceRefused,
     Throttled,
     TransactionCanceled,
     ValidationFailed,
@@ -86,7 +86,7 @@ def _digest(request: TransactWriteItems) -> bytes:
 def _is_repeated(database: Database, token: str, digest: bytes) -> bool:
     known = database.tokens.fingerprint(token)
     if known is not None and known != digest:
-        raise Refused(
+        raise ServiceRefused(
             "IdempotentParameterMismatchException",
             "Another request with the same token but different parameters was already processed",
         )

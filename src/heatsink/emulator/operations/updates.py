@@ -6,7 +6,7 @@ from heatsink.emulator.database import Database, Json
 from heatsink.emulator.indexes import INVALID, GlobalIndex
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import TableLimits, Throughput
-from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, not_found
+from heatsink.stores.dynamodb.wire.errors import ServiceRefused, ValidationFailed, not_found
 from heatsink.stores.dynamodb.wire.requests import (
     AttributeDefinition,
     BillingMode,
@@ -40,7 +40,7 @@ def update_table(database: Database, request: UpdateTable) -> Json:
     _check(request)
     table = named(database, request.table_name)
     if table.status != "ACTIVE":
-        raise Refused(
+        raise ServiceRefused(
             "ResourceInUseException",
             "Attempt to change a resource which is still in use: Table is being updated: "
             f"{table.spec.name}",
@@ -106,7 +106,7 @@ def _check(request: UpdateTable) -> None:
             )
         seen.add(name)
     if sum(one.update is None for one in updates or ()) > 1:
-        raise Refused(
+        raise ServiceRefused(
             "LimitExceededException",
             "Subscriber limit exceeded: Only 1 online index can be created or deleted "
             "simultaneously per table",

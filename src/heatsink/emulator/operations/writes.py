@@ -13,7 +13,7 @@ import msgspec
 
 from heatsink.emulator.database import Consumed, Database, Json
 from heatsink.emulator.indexes import IndexChange
-from heatsink.emulator.rows import Row, token_of
+from heatsink.emulator.rows import StoredItem, token_of
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import Charge, take_together, write_units
 from heatsink.stores.dynamodb.wire.errors import ConditionFailed, DoesNotFit, ValidationFailed
@@ -58,8 +58,8 @@ class PlannedWrite(msgspec.Struct, frozen=True):
 
     table: EngineTable
     key: Key
-    old: Row | None
-    new: Row | None
+    old: StoredItem | None
+    new: StoredItem | None
     failure: ConditionFailed | None
     changes: tuple[IndexChange, ...] = ()
 
@@ -161,7 +161,9 @@ class PreparedWrite(msgspec.Struct, frozen=True):
             self._check_index_keys(table, new, old)
         return PlannedWrite(table, key, old, new, None, table.changes(key, old, new))
 
-    def _check_index_keys(self, table: EngineTable, new: Row, old: Row | None) -> None:
+    def _check_index_keys(
+        self, table: EngineTable, new: StoredItem, old: StoredItem | None
+    ) -> None:
         try:
             table.check_index_keys(new.item, None if old is None else old.item)
         except DoesNotFit as error:
@@ -169,9 +171,9 @@ class PreparedWrite(msgspec.Struct, frozen=True):
                 raise
             raise DoesNotFit(UNSUPPORTED_INDEX_KEY) from None
 
-    def _new(self, old: Row | None) -> Row | None:
+    def _new(self, old: StoredItem | None) -> StoredItem | None:
         if self.verb == "put":
-            return Row(self.target, self.size)
+            return StoredItem(self.target, self.size)
         if self.verb == "delete":
             return None
         if self.verb == "check":
@@ -275,8 +277,8 @@ def _condition(request: Write) -> Expressions:
     return read_expressions(names, values, {CONDITION: request.condition_expression})
 
 
-def _sized(item: Item) -> Row:
-    row = Row(item, admit_item(item))
+def _sized(item: Item) -> StoredItem:
+    row = StoredItem(item, admit_item(item))
     if row.size > ITEM_BYTES_MAX:
         raise DoesNotFit("Item size to update has exceeded the maximum allowed size")
     return row

@@ -14,9 +14,18 @@ import msgspec
 
 from heatsink.door.declaration import SpreadTable
 from heatsink.door.drivers import of_heatsink
-from heatsink.door.migration import Migration, Moves, Need, Pace, Pause, Record, Settle, note_for
-from heatsink.door.places import Places
-from heatsink.door.protocol import Body, Call, WireError
+from heatsink.door.migration import (
+    IndexMigration,
+    MigrationPace,
+    Moves,
+    Need,
+    Pause,
+    Record,
+    Settle,
+    note_for,
+)
+from heatsink.door.places import ItemPlaces
+from heatsink.door.protocol import Body, UpstreamCall, WireError
 from heatsink.door.spread_indexes import SUFFIX, shadow_of
 from heatsink.errors import HeatsinkError, InvalidSetting
 from heatsink.primitives.clock import Clock
@@ -103,7 +112,7 @@ class Runner:
 
     async def _meet(self, need: Need) -> Any:
         try:
-            if isinstance(need, Call):
+            if isinstance(need, UpstreamCall):
                 return await self._send(need)
             if isinstance(need, Record):
                 return await self._registry.replace_pin(need.seen, need.note)
@@ -115,7 +124,7 @@ class Runner:
         except HeatsinkError as error:
             return of_heatsink(error)
 
-    async def _send(self, call: Call) -> Body:
+    async def _send(self, call: UpstreamCall) -> Body:
         """Send a call. If it is throttled or the server fails, send it again."""
         attempt = 0
         while True:
@@ -141,11 +150,11 @@ class Indexing:
         self._registry = registry
         self._client = client
         self._name = name
-        self._places = Places(table, registry.view, registry.meta.seed)
+        self._places = ItemPlaces(table, registry.view, registry.meta.seed)
 
-    def migration(self, per_value_s: float, told: Told) -> Migration:
-        pace = Pace(per_value_s=per_value_s)
-        return Migration(self._places, self._registry.view, self._name, pace, told)
+    def migration(self, per_value_s: float, told: Told) -> IndexMigration:
+        pace = MigrationPace(per_value_s=per_value_s)
+        return IndexMigration(self._places, self._registry.view, self._name, pace, told)
 
     async def standing(self, open_buckets: int = 0) -> IndexStanding:
         """Return how far the index is. If nothing has begun, look at some items.

@@ -17,7 +17,7 @@ import msgspec
 
 from heatsink.client.urls import open_stores
 from heatsink.door.declaration import SpreadTable, fixed, unspread
-from heatsink.door.places import Places
+from heatsink.door.places import ItemPlaces
 from heatsink.door.records import record_of
 from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, now_ms
@@ -54,7 +54,7 @@ class Would(msgspec.Struct, frozen=True):
     buckets: int
 
 
-class Ahead(msgspec.Struct, frozen=True):
+class FutureItem(msgspec.Struct, frozen=True):
     """An item whose sort key is dated further in the future than the declaration allows."""
 
     partition_key: str
@@ -75,7 +75,7 @@ class Standing(msgspec.Struct, frozen=True):
     complete_from_ms: int | None
     spread_keys: int
     would: list[Would]
-    ahead: list[Ahead] = []
+    ahead: list[FutureItem] = []
     is_declared: bool = True
 
 
@@ -149,12 +149,12 @@ def standing_of(view: View, table: str) -> Standing:
 
 async def dated_ahead(
     standing: Standing, address: DynamoAddress, table: SpreadTable, clock: Clock
-) -> list[Ahead]:
+) -> list[FutureItem]:
     """Return items dated in the future, of the keys that a dry run would have spread.
 
     Only the newest items of each prefix are read: within a prefix, times grow with the sort keys.
     """
-    client, found = open_table(address, clock)[1], list[Ahead]()
+    client, found = open_table(address, clock)[1], list[FutureItem]()
     latest_ms = now_ms(clock) + table.ahead_ms
     try:
         for would in standing.would[:KEYS_LOOKED_AT]:
@@ -167,7 +167,7 @@ async def dated_ahead(
                     time_ms = rule.time_ms(sort) if table.rule_of(sort) is rule else None
                     if time_ms is not None and time_ms > latest_ms:
                         ahead_s = (time_ms - now_ms(clock)) / 1_000
-                        found.append(Ahead(would.partition_key, str(sort), ahead_s))
+                        found.append(FutureItem(would.partition_key, str(sort), ahead_s))
     finally:
         await client.close()
     return found
@@ -222,7 +222,9 @@ async def check_fixed(registry: Registry, address: DynamoAddress, clock: Clock) 
     )
     client = open_table(address, clock)[1]
     try:
-        async for stray in fixed_strays(client, Places(table, registry.view, registry.meta.seed)):
+        async for stray in fixed_strays(
+            client, ItemPlaces(table, registry.view, registry.meta.seed)
+        ):
             raise InvalidSetting(
                 f"the row {native(stray.sort_key)!r} of {stray.partition_key!r} has a prefix with "
                 "fixed buckets, but is not in a bucket: a program wrote it without Heatsink. Stop "
@@ -242,7 +244,7 @@ async def written_past(
     """
     check(registry.view, declared.name, record_of(declared))
     client = open_table(address, clock)[1]
-    places = Places(declared, registry.view, registry.meta.seed)
+    places = ItemPlaces(declared, registry.view, registry.meta.seed)
     found: list[Stray] = []
     try:
         async for stray in strays(client, places, registry.view):
@@ -269,7 +271,7 @@ async def move_strays(
     """
     check(registry.view, declared.name, record_of(declared))
     client = open_table(address, clock)[1]
-    places = Places(declared, registry.view, registry.meta.seed)
+    places = ItemPlaces(declared, registry.view, registry.meta.seed)
     keys = Keys(declared.name, declared.partition_key, declared.sort_key)
     mover = RowMover(client, keys, clock)
     counts = {"moved": 0, "merged": 0, "saved": 0}

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from heatsink.door.places import Places, application_key
+from heatsink.door.places import ItemPlaces, application_key
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.subjects import Kind, subject_of
 from heatsink.registry.decisions import View
@@ -32,7 +32,7 @@ SERVICE = "dynamodb.amazonaws.com"
 GZIP = b"\x1f\x8b"
 
 
-class Writer(msgspec.Struct):
+class ForeignWriter(msgspec.Struct):
     """A role or user that wrote to the table without Heatsink, according to CloudTrail."""
 
     who: str
@@ -46,20 +46,20 @@ class _Trail(msgspec.Struct):
     Records: list[dict[str, Any]]
 
 
-def writers_in(files: Iterable[Path], table: str, roles: Iterable[str]) -> list[Writer]:
+def writers_in(files: Iterable[Path], table: str, roles: Iterable[str]) -> list[ForeignWriter]:
     """Return who wrote to a table without Heatsink, according to log files of CloudTrail.
 
     `files` are log files as CloudTrail stores them, gzipped or not. `roles` are the ARNs of roles
     that write through Heatsink. Raises `InvalidSetting` for a file that is not from CloudTrail.
     """
-    ours, found = set(roles), dict[str, Writer]()
+    ours, found = set(roles), dict[str, ForeignWriter]()
     for event in (event for file in files for event in _events(file)):
         if event.get("eventSource") != SERVICE or event.get("eventName") not in WRITES:
             continue
         who = _role_of(event.get("userIdentity") or {})
         if event.get("errorCode") or who in ours or not _concerns(event, table):
             continue
-        writer = found.setdefault(who, Writer(who, 0, [], "", ""))
+        writer = found.setdefault(who, ForeignWriter(who, 0, [], "", ""))
         writer.writes += 1
         if event["eventName"] not in writer.operations:
             writer.operations.append(event["eventName"])
@@ -129,7 +129,7 @@ def spread_keys(view: View, table: str) -> list[str]:
     return sorted(name.removeprefix(start) for name in names)
 
 
-async def strays(client: DynamoClient, places: Places, view: View) -> AsyncIterator[Stray]:
+async def strays(client: DynamoClient, places: ItemPlaces, view: View) -> AsyncIterator[Stray]:
     """Yield the rows under bare keys that belong in buckets.
 
     These are rows of spread keys that were written without Heatsink after the adoption, and rows
@@ -159,7 +159,7 @@ async def strays(client: DynamoClient, places: Places, view: View) -> AsyncItera
         yield stray
 
 
-async def fixed_strays(client: DynamoClient, places: Places) -> AsyncIterator[Stray]:
+async def fixed_strays(client: DynamoClient, places: ItemPlaces) -> AsyncIterator[Stray]:
     """Yield the rows under bare keys whose prefix has fixed buckets."""
     table = places.table
     if all(rule.buckets == 1 for rule in table.rules):

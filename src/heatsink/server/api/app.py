@@ -30,7 +30,7 @@ from .openapi import document
 from .problems import INVALID, NOTHING, Refusal, encoded, headers_of, problem_of
 from .requests import (
     CLOSE,
-    Call,
+    ApiCall,
     CallerCheck,
     Gone,
     Reply,
@@ -231,7 +231,7 @@ class _Line:
         check_length(asked.headers, self._limit)
         return await read_body(asked.receive, self._limit)
 
-    def decoded(self, path: dict[str, str], body: bytes, asked: _Exchange) -> Call[Any, Any]:
+    def decoded(self, path: dict[str, str], body: bytes, asked: _Exchange) -> ApiCall[Any, Any]:
         query, text, kind = self._no_query, asked.scope["query_string"], self.route.query
         value = None
         try:
@@ -243,7 +243,7 @@ class _Line:
         except msgspec.ValidationError as error:
             field, words = what_is_wrong(error, kind)
             raise Refusal(400, words, field, title=INVALID) from None
-        return Call(self._service, path, query, value, asked.headers, asked.receive)
+        return ApiCall(self._service, path, query, value, asked.headers, asked.receive)
 
 
 def _query(text: bytes, kind: type[msgspec.Struct]) -> Any:

@@ -124,7 +124,7 @@ class Service:
 
 
 @dataclass(slots=True)
-class Call(Generic[Query, Body]):
+class ApiCall(Generic[Query, Body]):
     """One request, checked and decoded."""
 
     service: Service
@@ -143,7 +143,7 @@ class Reply:
     status: int = 200
 
 
-Handler = Callable[[Call[Any, Any]], Awaitable[Reply | Response]]
+Handler = Callable[[ApiCall[Any, Any]], Awaitable[Reply | Response]]
 
 
 # -- routes ------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Route:
         return f"{self.method} {self.path}"
 
 
-def retry_key_of(call: Call[Any, Any]) -> str | None:
+def retry_key_of(call: ApiCall[Any, Any]) -> str | None:
     """Return the header Idempotency-Key, or None. Raises `Refusal` if the header is malformed."""
     key = call.headers.get(RETRY_HEADER.lower().encode())
     if key is None:

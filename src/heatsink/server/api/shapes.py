@@ -160,7 +160,7 @@ class HomePost(msgspec.Struct, frozen=True):
     body: str | Base64
 
 
-class Home(msgspec.Struct, frozen=True):
+class HomeAnswer(msgspec.Struct, frozen=True):
     posts: list[HomePost]
     cursor: str | None
 

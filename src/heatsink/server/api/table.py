@@ -133,7 +133,7 @@ DATA = (
         TIMELINE + "/home",
         timelines.home,
         "The newest posts of the authors whom this user follows.",
-        shapes.Home,
+        shapes.HomeAnswer,
         query=shapes.HomeQuery,
         absorbed=True,
     ),
@@ -220,7 +220,7 @@ WORK = (
         work.claim,
         "Claim items to run, and wait for them. An empty list means that there were none: claim "
         "again.",
-        work.Claimed,
+        work.ClaimAnswer,
         scope="work",
         body=work.Claim,
         problems={409: "A limit is declared in two ways, or this server takes no remote workers"},

@@ -36,7 +36,7 @@ from heatsink.server.adoption.steps import (
     standing_of,
     written_past,
 )
-from heatsink.server.adoption.writers import Stray, Writer, only_writers, writers_in
+from heatsink.server.adoption.writers import ForeignWriter, Stray, only_writers, writers_in
 from heatsink.server.door.tables import read_tables, table_of
 from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
@@ -52,7 +52,7 @@ SHOWN = 20
 class Past(msgspec.Struct, frozen=True):
     """Programs that write past Heatsink, and rows that they wrote."""
 
-    writers: list[Writer]
+    writers: list[ForeignWriter]
     rows: list[Stray]
 
 

@@ -23,8 +23,8 @@ from heatsink.bulk.settings import PARTITIONS_MAX
 from heatsink.cluster.answers import SETTING, NoSlotStatistics, Server, Topology
 from heatsink.cluster.balance import (
     Balancer,
+    ClusterLease,
     ClusterMeter,
-    Lease,
     check_way,
     decision_of,
     measured,
@@ -32,8 +32,8 @@ from heatsink.cluster.balance import (
 from heatsink.cluster.keys import queue_slots
 from heatsink.cluster.load import WINDOWS, ClusterLoad, SlotLoad, usage_of
 from heatsink.cluster.mover import (
-    Mover,
     MoveReport,
+    SlotMover,
     carry_out_each,
     commands_for,
 )
@@ -392,7 +392,7 @@ async def _balance(url: str, as_json: bool, options: Mapping[str, Any]) -> None:
         if options["measure_cores"]:
             cores = await nodes.speeds(await nodes.topology()) | cores
         meter = ClusterMeter(await _measured(nodes, options["enable"]), clock, cores)
-        mover = Mover(nodes, limits, clock)
+        mover = SlotMover(nodes, limits, clock)
         if options["watch"]:
             await _watch(nodes, meter, mover, rules, options)
         else:
@@ -403,7 +403,7 @@ async def _balance(url: str, as_json: bool, options: Mapping[str, Any]) -> None:
 
 async def _once(
     meter: ClusterMeter,
-    mover: Mover,
+    mover: SlotMover,
     rules: SlotRules,
     options: Mapping[str, Any],
     as_json: bool,
@@ -446,7 +446,7 @@ async def _once(
 
 
 async def _planned(
-    mover: Mover, load: ClusterLoad, topology: Topology, rules: SlotRules, must_measure: bool
+    mover: SlotMover, load: ClusterLoad, topology: Topology, rules: SlotRules, must_measure: bool
 ) -> Plan:
     """Plan moves.
 
@@ -518,13 +518,13 @@ async def _record(store: str | None, decisions: list[Decision]) -> list[Decision
 async def _watch(
     nodes: ClusterNodes,
     meter: ClusterMeter,
-    mover: Mover,
+    mover: SlotMover,
     rules: SlotRules,
     options: Mapping[str, Any],
 ) -> None:
     """Balance until Ctrl-C, while this process holds the lease."""
     clock, name = SystemClock(), f"{socket.gethostname()}-{os.getpid()}"
-    lease, told, failures = Lease(nodes, name, clock), "", 0
+    lease, told, failures = ClusterLease(nodes, name, clock), "", 0
 
     async def publish(decisions: list[Decision]) -> list[Decision]:
         for decision in decisions:

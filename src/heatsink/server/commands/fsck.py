@@ -24,8 +24,8 @@ from heatsink.registry.closed_time import FAR_AHEAD_MS, evidence_of
 from heatsink.server.commands.configuration import WholeRange, json_option
 from heatsink.server.commands.progress import progress_bar
 from heatsink.spread.fsck import (
-    Elsewhere,
     Findings,
+    OtherSubjects,
     Reset,
     StoredRows,
     check,
@@ -37,7 +37,7 @@ from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import EXAMPLE, DynamoAddress, check_table, parse_url
 from heatsink.stores.stores import Stores
 
-FROM_ELSEWHERE = Elsewhere(
+FROM_ELSEWHERE = OtherSubjects(
     unseen=(Kind.TABLE, Kind.INDEX, Kind.TRIAL), follow=((Kind.AUTHOR, Kind.POSTS),)
 )
 

@@ -27,7 +27,7 @@ from heatsink.door.declaration import AHEAD_S, Rule, SpreadTable, by_time, fixed
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.validation import what_is_wrong
 from heatsink.primitives.words import did_you_mean
-from heatsink.registry.declarations import BY_TIME, FIXED, Declared
+from heatsink.registry.declarations import BY_TIME, FIXED, DeclaredTable
 
 TIMES = ("iso_text", "millis", "millis_text", "seconds", "ulid_text", "uuid7_text")
 
@@ -89,7 +89,7 @@ def _table(path: Path, line: TableLine) -> SpreadTable:
         raise InvalidSetting(f"{path}, table {line.name!r}: {error}", field="tables") from None
 
 
-def table_of(name: str, record: Declared) -> SpreadTable:
+def table_of(name: str, record: DeclaredTable) -> SpreadTable:
     """Return the table that the registry has recorded.
 
     Raises `InvalidSetting` if it uses a function of the application's own.

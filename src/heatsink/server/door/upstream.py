@@ -19,7 +19,7 @@ from heatsink.door.drivers import AsyncDriver, OwnRegistry, is_thawed, of_heatsi
 from heatsink.door.forms import PARTIQL
 from heatsink.door.keys import subject_in, table_of
 from heatsink.door.places import adopting
-from heatsink.door.protocol import THROTTLES, Body, Call, WireError, is_of_index
+from heatsink.door.protocol import THROTTLES, Body, UpstreamCall, WireError, is_of_index
 from heatsink.door.records import look_for_rows, record_of
 from heatsink.door.streams import GET_RECORDS, shown_records
 from heatsink.errors import HeatsinkError, InvalidSetting, NoTable
@@ -27,7 +27,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.registry.adoption import Adoptions, append_only
 from heatsink.registry.declarations import agrees, declare
 from heatsink.stores.dynamodb.client import DynamoClient, DynamoFailure
-from heatsink.stores.dynamodb.connections import Answer
+from heatsink.stores.dynamodb.connections import WireAnswer
 from heatsink.stores.dynamodb.wire.signing import STREAMS_API
 
 from .access import tables_in
@@ -123,7 +123,7 @@ def concerns(
     return operation in PARTIQL or any(name in declared for name in tables_in(body))
 
 
-def passed(answer: Answer) -> Given:
+def passed(answer: WireAnswer) -> Given:
     return Given(answer.status, answer.body, "passed", answer.request_id)
 
 
@@ -208,7 +208,7 @@ class Spreading:
             if not allow(subject_in(table.name, ""))
         ]
 
-    async def _send(self, call: Call) -> Body:
+    async def _send(self, call: UpstreamCall) -> Body:
         """Send a call. A throttled call was not done, so it is sent again a few times."""
         attempt = 0
         while True:
@@ -221,7 +221,7 @@ class Spreading:
             pause_s = FIRST_PAUSE_S * 2**attempt * (0.5 + self._rng.random())
             await self._clock.sleep(pause_s)
 
-    async def _send_once(self, call: Call) -> Body:
+    async def _send_once(self, call: UpstreamCall) -> Body:
         answer = await self._client.forward(call.operation, encode(call.parameters))
         try:
             body = decode(answer.body)

@@ -36,7 +36,7 @@ from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.cut import Cut
 from heatsink.primitives.words import pip_install
 
-from .connections import CONNECT_S, Answer, CannotConnect, NotHttp, Pool
+from .connections import CONNECT_S, CannotConnect, NotHttp, Pool, WireAnswer
 from .wire.signing import API, STREAMS_API, Credentials, Signer
 
 CONNECTIONS_MAX = 256
@@ -190,7 +190,7 @@ class DynamoClient:
         except (ValueError, RecursionError):
             raise self.not_dynamodb() from None
 
-    async def forward(self, operation: str, body: bytes, turns: Turns | None = None) -> Answer:
+    async def forward(self, operation: str, body: bytes, turns: Turns | None = None) -> WireAnswer:
         """Send one request as it is, and return its answer, whatever its status.
 
         Raises `Unavailable` or `NoAccess` if there is no answer.
@@ -211,7 +211,7 @@ class DynamoClient:
         """Return a context manager that cancels the request when its timeout has passed."""
         return self._cut(self._monotonic_s() + self._timeout_s)
 
-    def post(self, operation: str, body: bytes, credentials: Credentials) -> Awaitable[Answer]:
+    def post(self, operation: str, body: bytes, credentials: Credentials) -> Awaitable[WireAnswer]:
         """Sign a request and send it. The caller must have taken a turn.
 
         Raises the errors in `BROKEN`. If a kept connection turns out to be closed, a request that
@@ -258,7 +258,7 @@ class DynamoClient:
         """Return the error for a response that is not DynamoDB's."""
         return Unavailable(f"the server at {self._url} is not DynamoDB: check endpoint= in the url")
 
-    def time_of(self, answer: Answer) -> int:
+    def time_of(self, answer: WireAnswer) -> int:
         """Return when the server answered, in milliseconds.
 
         This is the answer's header Date. If the header is missing, it is the time of this process's

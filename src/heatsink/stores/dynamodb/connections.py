@@ -46,7 +46,7 @@ STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 PORTS = {"http": 80, "https": 443}
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class WireAnswer(msgspec.Struct, frozen=True, gc=False):
     """The answer to a request, with the headers Date, x-amz-crc32 and x-amzn-RequestId.
 
     A header that the answer lacks is empty.
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self.loop = loop
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[WireAnswer] | None = None
         self._received = 0  # bytes of the present answer
         self._status = 0  # of the answer; 0 while it is not complete
         self._is_kept = False
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         self.is_open = True
         self._pool.entered(self)
 
-    def send(self, request: bytes) -> asyncio.Future[Answer]:
+    def send(self, request: bytes) -> asyncio.Future[WireAnswer]:
         """Send a request.
 
         The caller awaits the returned future, and calls `give_up` if it stops waiting.
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         self.transport.write(request)
         return waiter
 
-    def give_up(self, waiter: asyncio.Future[Answer]) -> None:
+    def give_up(self, waiter: asyncio.Future[WireAnswer]) -> None:
         """Close the connection if this answer has not arrived yet.
 
         If the task was cancelled after the answer had arrived, do nothing: the connection may
@@ -175,10 +175,10 @@ class Connection(asyncio.Protocol):
         self._status = status
         self._is_kept = self._parser.should_keep_alive()  # the parser soon forgets it
 
-    def _finish(self, waiter: asyncio.Future[Answer]) -> None:
+    def _finish(self, waiter: asyncio.Future[WireAnswer]) -> None:
         body, named = self._body, self._named.get
         waiter.set_result(
-            Answer(
+            WireAnswer(
                 self._status,
                 named(DATE, b""),
                 body[0] if len(body) == 1 else b"".join(body),
@@ -234,7 +234,7 @@ class Pool:
     def connections(self) -> int:
         return len(self._all)
 
-    async def ask(self, request: bytes, again: bool = False) -> Answer:
+    async def ask(self, request: bytes, again: bool = False) -> WireAnswer:
         """Send a request and return its answer.
 
         If a kept connection ends before the first byte of the answer, the request may or may not

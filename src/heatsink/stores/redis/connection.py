@@ -60,7 +60,7 @@ HINTS = {
 LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
 
 
-class Refused(Unavailable):
+class RedisRefused(Unavailable):
     """Redis replied with an error, `said`. `code` is its first word: NOGROUP, NOPERM, …
 
     If an XADD failed because its id is not above the stream's last id, `code` is OLDER.
@@ -115,8 +115,8 @@ class Connection:
     async def run(self, *words: Word) -> Any:
         """Run one command and return its reply. Without `words`, only connect.
 
-        In a cluster, connecting also reads the list of nodes. Raises `Unavailable`, `Refused` or,
-        if the login or TLS fails, `NoAccess`.
+        In a cluster, connecting also reads the list of nodes. Raises `Unavailable`,
+        `RedisRefused` or, if the login or TLS fails, `NoAccess`.
         """
         self._owner.check()
         command = str(words[0]) if words else TOPOLOGY
@@ -237,7 +237,7 @@ class Connection:
                 self._driver = driver
             return self._driver
 
-    def _said(self, refusal: Refused, command: str) -> Refused:
+    def _said(self, refusal: RedisRefused, command: str) -> RedisRefused:
         """Return `refusal`, and log the first refusal of its kind.
 
         Redis will refuse the same command again, and most callers ignore the error.
@@ -333,12 +333,12 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {said[:120]}" if said else type(error).__name__
 
 
-def refusal_of(error: Exception, where: str, command: str) -> Refused:
+def refusal_of(error: Exception, where: str, command: str) -> RedisRefused:
     named = (code for kind, code in NAMED.items() if isinstance(error, kind))
     unnamed = "OLDER" if "equal or smaller" in str(error) else str(error).split(" ")[0]
     code = next(named, unnamed)
     message = f"{where} refuses {command}: {HINTS.get(code, str(error)[:120])}"
-    return Refused(message, code, str(error))
+    return RedisRefused(message, code, str(error))
 
 
 class KnownKeys:

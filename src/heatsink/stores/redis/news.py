@@ -22,7 +22,7 @@ from heatsink.registry.decisions import Decision, SoftDecision
 from heatsink.registry.news import Polls, pushed_s
 
 from .address import RedisAddress, RedisKeys
-from .connection import Connection, Refused, open_driver
+from .connection import Connection, RedisRefused, open_driver
 from .heat import order_of
 
 ENTRIES_MAX = 1_000
@@ -118,7 +118,7 @@ class RedisNews:
         cap = ("MAXLEN", "~", ENTRIES_MAX)
         try:
             await self._tell("XADD", log, *cap, f"{version}-0", "e", entry)
-        except Refused as refused:
+        except RedisRefused as refused:
             if refused.code != "OLDER":
                 raise
 

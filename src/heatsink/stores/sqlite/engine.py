@@ -85,7 +85,7 @@ class WriteJob(Generic[Result]):
 RunBatch = Callable[[sqlite3.Connection, list[WriteJob[Any]]], None]
 
 
-class Writer:
+class WriterThread:
     """The writer thread.
 
     The thread opens a transaction, calls `run_batch` to run the queued jobs in it, and commits.
@@ -341,7 +341,7 @@ class SqliteDatabase:
     def __init__(self, file: Path, run_batch: RunBatch) -> None:
         self._file = file
         self._inode: int | None = None
-        self._writer = Writer(lambda: open_file(file, SCHEMA), run_batch, self.check_file)
+        self._writer = WriterThread(lambda: open_file(file, SCHEMA), run_batch, self.check_file)
         self._reader: sqlite3.Connection | None = None
         self._closed = False
 

@@ -19,7 +19,7 @@ from heatsink.door.core import Core
 from heatsink.door.declaration import SpreadTable, by_time
 from heatsink.door.drivers import AsyncDriver, OwnRegistry
 from heatsink.door.keys import subject_in
-from heatsink.door.protocol import Body, Call, WireError
+from heatsink.door.protocol import Body, UpstreamCall, WireError
 from heatsink.door.times import iso_text
 from heatsink.emulator.engine import API, Engine
 from heatsink.emulator.settings import EngineSettings
@@ -134,7 +134,7 @@ class ChatService:
         return found
 
 
-class Table:
+class ServiceTable:
     """A table in an emulator of its own. The meter counts writes by their partition keys."""
 
     def __init__(self, name: str, meter: LaneMeter, world: DemoWorld, limit: int) -> None:
@@ -174,7 +174,7 @@ class Table:
 class PlainLane:
     """The service on its table, without Heatsink."""
 
-    def __init__(self, table: Table, clock: Clock, rng: Random) -> None:
+    def __init__(self, table: ServiceTable, clock: Clock, rng: Random) -> None:
         self.meter = table.meter
         self._table = table
         self.service = ChatService(table.name, self._send, clock, rng)
@@ -193,7 +193,7 @@ class PlainLane:
 class HeatsinkLane:
     """The same service, with Heatsink below its client."""
 
-    def __init__(self, table: Table, world: DemoWorld) -> None:
+    def __init__(self, table: ServiceTable, world: DemoWorld) -> None:
         self.meter = table.meter
         self._table = table
         self._hs = world.hs
@@ -212,13 +212,13 @@ class HeatsinkLane:
     async def _send(self, operation: str, parameters: Body) -> Body:
         steps = self._core.begin(operation, parameters)
         if steps is None:
-            return self._counted(Call(operation, parameters, self._subject().text))
+            return self._counted(UpstreamCall(operation, parameters, self._subject().text))
         return await self._driver.run(steps)
 
-    async def _upstream(self, call: Call) -> Body:
+    async def _upstream(self, call: UpstreamCall) -> Body:
         return self._counted(call)
 
-    def _counted(self, call: Call) -> Body:
+    def _counted(self, call: UpstreamCall) -> Body:
         """Send a call. Throttling counts as heat, as in `attach` and in the door."""
         try:
             return self._table.answer(call.operation, call.parameters)
@@ -263,7 +263,7 @@ class ServiceAct:
 
     async def run(self, world: DemoWorld, plan: TrafficPlan, watcher: Watcher) -> ActVerdict:
         clock, name = world.clock, world.fresh("service")
-        tables = [Table(name, LaneMeter(clock), world, plan.limit) for _ in range(2)]
+        tables = [ServiceTable(name, LaneMeter(clock), world, plan.limit) for _ in range(2)]
         plain = PlainLane(tables[0], clock, world.rng)
         heatsink = HeatsinkLane(tables[1], world)
         await heatsink.adopt()

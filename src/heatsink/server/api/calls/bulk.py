@@ -29,7 +29,7 @@ from heatsink.server.api.requests import (
     ARRAY,
     CSV,
     LINES,
-    Call,
+    ApiCall,
     Handler,
     Reply,
     RequestLimits,
@@ -48,7 +48,7 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-async def submit(call: Call[BulkQuery, None]) -> Reply:
+async def submit(call: ApiCall[BulkQuery, None]) -> Reply:
     action, query = call.path["name"], call.query
     if action.startswith(BUILT_IN):
         raise InvalidSetting(
@@ -71,7 +71,7 @@ async def submit(call: Call[BulkQuery, None]) -> Reply:
     return Reply(Accepted(batch.id, batch.items, batch.state), 202)
 
 
-async def _items(call: Call[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
+async def _items(call: ApiCall[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
     limits = call.service.limits
     kind = call.headers.get(b"content-type", ARRAY.encode()).partition(b";")[0].strip().lower()
     if kind == LINES.encode():
@@ -81,7 +81,7 @@ async def _items(call: Call[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
     return read_json(_decode_array, await read_body(call.receive, limits.array_bytes))
 
 
-async def _lines(call: Call[BulkQuery, None], limits: RequestLimits) -> AsyncIterator[Any]:
+async def _lines(call: ApiCall[BulkQuery, None], limits: RequestLimits) -> AsyncIterator[Any]:
     """Yield items as they arrive, so that a batch may be larger than memory."""
     rest, number = b"", 0
     async for chunk in stream_body(call.receive, limits):
@@ -103,7 +103,7 @@ def _item(line: bytes, number: int) -> Any:
         raise InvalidBody(f"line {number} is not JSON: {error}") from None
 
 
-async def show_all(call: Call[BatchesQuery, None]) -> Reply:
+async def show_all(call: ApiCall[BatchesQuery, None]) -> Reply:
     batches = await call.service.hs.bulk.list(call.query.limit, call.query.tenant)
     return Reply(BatchList([line_of(batch) for batch in batches]))
 
@@ -127,18 +127,18 @@ def line_of(batch: Batch) -> BatchLine:
     )
 
 
-async def show(call: Call[NoQuery, None]) -> Reply:
+async def show(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(await call.service.hs.bulk.status(call.path["name"]))
 
 
-async def failures(call: Call[FailuresQuery, None]) -> Response:
+async def failures(call: ApiCall[FailuresQuery, None]) -> Response:
     bulk, name, query = call.service.hs.bulk, call.path["name"], call.query
     await bulk.status(name)  # raises for an unknown batch before the status 200 is sent
     lines = failure_lines(bulk.failures(name), as_csv=query.format == "csv")
     return _stream(lines, query.format, query.limit)
 
 
-async def results(call: Call[ResultsQuery, None]) -> Response:
+async def results(call: ApiCall[ResultsQuery, None]) -> Response:
     bulk, name, query = call.service.hs.bulk, call.path["name"], call.query
     await bulk.status(name)  # raises for an unknown batch before the status 200 is sent
     found = bulk.results(name, query.after)
@@ -209,7 +209,7 @@ def csv_line(*words: object) -> bytes:
 
 
 def steer(change: Callable[[Bulk, str], Awaitable[None]]) -> Handler:
-    async def steered(call: Call[NoQuery, None]) -> Reply:
+    async def steered(call: ApiCall[NoQuery, None]) -> Reply:
         bulk, name = call.service.hs.bulk, call.path["name"]
         await change(bulk, name)
         return Reply(await bulk.status(name))

@@ -10,9 +10,9 @@ import msgspec
 
 from heatsink.client.heatsink import Heatsink
 from heatsink.cluster.load import NodeUsage, usage_of
-from heatsink.cluster.policy import Move
+from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.slots import SLOTS
-from heatsink.server.api.requests import Call, Reply
+from heatsink.server.api.requests import ApiCall, Reply
 from heatsink.server.api.shapes import NoQuery, Time
 
 MOVES = 30
@@ -79,7 +79,7 @@ class ClusterAnswer(msgspec.Struct, frozen=True):
     moves: list[ClusterMoveLine] = []
 
 
-async def cluster(call: Call[NoQuery, None]) -> Reply:
+async def cluster(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(cluster_of(call.service.hs))
 
 
@@ -99,7 +99,7 @@ def cluster_of(hs: Heatsink) -> ClusterAnswer:
     for slot in load.slots:
         heat[slot.slot] = round(1e6 * slot.heat)
 
-    def line(move: Move) -> ClusterMoveLine:
+    def line(move: SlotMove) -> ClusterMoveLine:
         return ClusterMoveLine(
             slots=list(move.slots),
             source=names.get(move.source, move.source),

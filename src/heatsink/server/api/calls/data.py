@@ -18,7 +18,7 @@ from heatsink.primitives.keys import check_key
 from heatsink.server.api.problems import Refusal
 from heatsink.server.api.requests import (
     RETRY_HEADER,
-    Call,
+    ApiCall,
     Reply,
     Service,
     retry_key_of,
@@ -36,7 +36,7 @@ from heatsink.server.api.shapes import (
     ErasedConversation,
     Follow,
     Followed,
-    Home,
+    HomeAnswer,
     HomePost,
     HomeQuery,
     LimitQuery,
@@ -101,7 +101,7 @@ def from_ms(time_ms: int) -> datetime:
     return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
-async def append(call: Call[NoQuery, NewMessage]) -> Reply:
+async def append(call: ApiCall[NoQuery, NewMessage]) -> Reply:
     log, message, key = call.service.hs.log, call.body, check_key(call.path["key"])
     id, body, retry_key = to_id(log.scheme, message.id), to_bytes(message.body), retry_key_of(call)
     if retry_key is not None:
@@ -113,17 +113,17 @@ async def append(call: Call[NoQuery, NewMessage]) -> Reply:
     return Reply(Appended(str(receipt.id), receipt.time), 201 if receipt.is_new else 200)
 
 
-async def delete(call: Call[NoQuery, None]) -> Reply:
+async def delete(call: ApiCall[NoQuery, None]) -> Reply:
     log = call.service.hs.log
     id = to_id(log.scheme, call.path["id"])
     return Reply(DeletedMessage(await log.delete(check_key(call.path["key"]), id)))
 
 
-async def erase(call: Call[NoQuery, None]) -> Reply:
+async def erase(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(ErasedConversation(await call.service.hs.log.erase(check_key(call.path["key"]))))
 
 
-async def page(call: Call[PageQuery, None]) -> Reply:
+async def page(call: ApiCall[PageQuery, None]) -> Reply:
     """Return a page of up to `limit` messages, or fewer if they exceed PAGE_BYTES.
 
     The cursor of the page continues after the last message.
@@ -147,7 +147,7 @@ async def page(call: Call[PageQuery, None]) -> Reply:
     return Reply(MessagePage(messages, cursor))
 
 
-async def get(call: Call[NoQuery, None]) -> Reply:
+async def get(call: ApiCall[NoQuery, None]) -> Reply:
     log, text = call.service.hs.log, call.path["id"]
     entry = await log.get(check_key(call.path["key"]), to_id(log.scheme, text))
     if entry is None:
@@ -159,7 +159,7 @@ def _message(entry: Entry) -> Message:
     return Message(str(entry.id), entry.time, from_bytes(entry.body))
 
 
-async def add(call: Call[NoQuery, Add]) -> Reply:
+async def add(call: ApiCall[NoQuery, Add]) -> Reply:
     hs, body, key = call.service.hs, call.body, check_key(call.path["key"])
     try:
         await hs.counters.add(key, body.amount, token=to_id(hs.log.scheme, body.token))
@@ -168,7 +168,7 @@ async def add(call: Call[NoQuery, Add]) -> Reply:
     return Reply(Added(await hs.counters.value(key)) if body.value else Added())
 
 
-async def value(call: Call[NoQuery, None]) -> Reply:
+async def value(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(CounterValue(await call.service.hs.counters.value(check_key(call.path["key"]))))
 
 
@@ -182,7 +182,7 @@ class FollowedMany(msgspec.Struct, frozen=True):
     new: int
 
 
-async def follow(call: Call[NoQuery, Follow]) -> Reply:
+async def follow(call: ApiCall[NoQuery, Follow]) -> Reply:
     timelines, wish, user = call.service.hs.timelines, call.body, call.path["user"]
     change = timelines.follow if wish.follows else timelines.unfollow
     changed = await change(user, wish.author)
@@ -190,12 +190,12 @@ async def follow(call: Call[NoQuery, Follow]) -> Reply:
     return Reply(Followed(wish.author, wish.follows, changed), status)
 
 
-async def follow_many(call: Call[NoQuery, FollowMany]) -> Reply:
+async def follow_many(call: ApiCall[NoQuery, FollowMany]) -> Reply:
     new = await call.service.hs.timelines.follow_many(call.body.pairs)
     return Reply(FollowedMany(new), 201 if new else 200)
 
 
-async def post(call: Call[NoQuery, NewPost]) -> Reply:
+async def post(call: ApiCall[NoQuery, NewPost]) -> Reply:
     hs, message = call.service.hs, call.body
     id = to_id(hs.log.scheme, message.id)
     made = await hs.timelines.post(call.path["user"], to_bytes(message.body), id=id)
@@ -203,7 +203,7 @@ async def post(call: Call[NoQuery, NewPost]) -> Reply:
     return Reply(Posted(str(made.id), time, made.mode, made.batch), 201)
 
 
-async def home(call: Call[HomeQuery, None]) -> Reply:
+async def home(call: ApiCall[HomeQuery, None]) -> Reply:
     service, query = call.service, call.query
     timelines = service.hs.timelines
     page = await timelines.home(call.path["user"], limit=query.limit, cursor=query.cursor)
@@ -211,25 +211,25 @@ async def home(call: Call[HomeQuery, None]) -> Reply:
         HomePost(str(post.id), from_ms(_time_ms(service, post)), post.author, from_bytes(post.body))
         for post in page.posts
     ]
-    return Reply(Home(posts, page.cursor))
+    return Reply(HomeAnswer(posts, page.cursor))
 
 
-async def authors(call: Call[LimitQuery, None]) -> Reply:
+async def authors(call: ApiCall[LimitQuery, None]) -> Reply:
     decided = call.service.hs.timelines.authors()[: call.query.limit]
     return Reply(AuthorList([_author(one) for one in decided]))
 
 
-async def author(call: Call[NoQuery, None]) -> Reply:
+async def author(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(await _explained(call.service.hs, call.path["user"]))
 
 
-async def pin_mode(call: Call[NoQuery, ModePin]) -> Reply:
+async def pin_mode(call: ApiCall[NoQuery, ModePin]) -> Reply:
     hs, user, wish = call.service.hs, call.path["user"], call.body
     await hs.timelines.pin(user, wish.mode, reason=wish.reason)
     return Reply(await _explained(hs, user))
 
 
-async def unpin_mode(call: Call[NoQuery, None]) -> Reply:
+async def unpin_mode(call: ApiCall[NoQuery, None]) -> Reply:
     hs, user = call.service.hs, call.path["user"]
     await hs.timelines.unpin(user)
     return Reply(await _explained(hs, user))

@@ -25,7 +25,7 @@ from heatsink.primitives.keys import check_key
 from heatsink.primitives.subjects import Kind, Subject, subject_of
 from heatsink.registry.decisions import Decision, LogEntry
 from heatsink.server.api.bulk_shapes import ControlLines, KeyUseLine, LimitLine
-from heatsink.server.api.requests import Call, Reply, RequestCounts
+from heatsink.server.api.requests import ApiCall, Reply, RequestCounts
 from heatsink.server.api.shapes import (
     Chosen,
     DecisionLine,
@@ -62,7 +62,7 @@ SAMPLES = 150
 KEYS = 50
 
 
-async def heat(call: Call[LimitQuery, None]) -> Reply:
+async def heat(call: ApiCall[LimitQuery, None]) -> Reply:
     return Reply(await heat_of(call.service.hs, call.query.limit))
 
 
@@ -100,7 +100,7 @@ def reads_of(hs: Heatsink) -> ReadActivity:
     return ReadActivity(hs.reads.stats(), hs.page_stats())
 
 
-async def explain(call: Call[SubjectQuery, None]) -> Reply:
+async def explain(call: ApiCall[SubjectQuery, None]) -> Reply:
     key, kind = call.path["key"], call.query.kind
     asked = key if kind is Kind.KEY else Subject(kind, key)
     return Reply(_explained(await call.service.hs.explain(asked)))
@@ -141,13 +141,13 @@ def _chosen(decision: Decision | None) -> Chosen | None:
     return Chosen(decision.value, decision.reason)
 
 
-async def pin(call: Call[NoQuery, Pin]) -> Reply:
+async def pin(call: ApiCall[NoQuery, Pin]) -> Reply:
     key, wish = check_key(call.path["key"]), call.body
     await call.service.hs.pin(key, buckets=wish.buckets, reason=wish.reason)
     return Reply(await _done(call.service.hs, Kind.KEY, key, wish.buckets))
 
 
-async def unpin(call: Call[NoQuery, None]) -> Reply:
+async def unpin(call: ApiCall[NoQuery, None]) -> Reply:
     key = check_key(call.path["key"])
     changed = await call.service.hs.unpin(key)
     return Reply(await _done(call.service.hs, Kind.KEY, key, None, changed))
@@ -159,7 +159,7 @@ async def _done(
     return Done(SubjectLine(kind, name), value, (await hs.leadership()).vacancy, changed)
 
 
-async def decisions(call: Call[DecisionsQuery, None]) -> Reply:
+async def decisions(call: ApiCall[DecisionsQuery, None]) -> Reply:
     entries = await call.service.hs.decisions(call.query.limit, call.query.before)
     more = bool(entries) and entries[-1].version > 1
     lines = [line for entry in entries for line in lines_of(entry)]
@@ -182,18 +182,18 @@ def lines_of(entry: LogEntry) -> list[DecisionLine]:
     ]
 
 
-async def report_heat(call: Call[NoQuery, NewHeat]) -> Reply:
+async def report_heat(call: ApiCall[NoQuery, NewHeat]) -> Reply:
     wish = call.body
     report = plain_report([msgspec.to_builtins(line) for line in wish.keys], wish.server)
     await call.service.hs.parts.stores.bus.send(report)
     return Reply(HeatTaken(len(report.keys)), 202)
 
 
-async def settings(call: Call[NoQuery, None]) -> Reply:
+async def settings(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(SettingLines([_setting(each) for each in call.service.hs.settings.all()]))
 
 
-async def controls(call: Call[NoQuery, None]) -> Reply:
+async def controls(call: ApiCall[NoQuery, None]) -> Reply:
     hs = call.service.hs
     changed = [_setting(each) for each in hs.settings.all() if is_control(each.name, each.source)]
     return Reply(ControlLines(limit_lines(await hs.bulk.limits()), changed))
@@ -217,11 +217,11 @@ def limit_lines(limits: Iterable[LimitUse]) -> list[LimitLine]:
     ]
 
 
-async def setting(call: Call[NoQuery, None]) -> Reply:
+async def setting(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(_setting(call.service.hs.settings.get(call.path["name"])))
 
 
-async def set_setting(call: Call[NoQuery, NewSetting]) -> Reply:
+async def set_setting(call: ApiCall[NoQuery, NewSetting]) -> Reply:
     wish, found = call.body, call.service.hs.settings
     by = wish.by or "the HTTP API"
     return Reply(
@@ -229,7 +229,7 @@ async def set_setting(call: Call[NoQuery, NewSetting]) -> Reply:
     )
 
 
-async def unset_setting(call: Call[NoQuery, None]) -> Reply:
+async def unset_setting(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(_setting(await call.service.hs.settings.unset(call.path["name"])))
 
 
@@ -248,7 +248,7 @@ def _setting(found: SettingInForce) -> SettingLine:
     )
 
 
-async def partitions(call: Call[NoQuery, None]) -> Reply:
+async def partitions(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(await partitions_of(call.service.hs))
 
 
@@ -281,7 +281,7 @@ def _partition(status: PartitionStatus) -> PartitionLine:
     )
 
 
-async def pin_partition(call: Call[NoQuery, WorkerPin]) -> Reply:
+async def pin_partition(call: ApiCall[NoQuery, WorkerPin]) -> Reply:
     text, wish = call.path["partition"], call.body
     if not (text.isascii() and text.isdigit() and len(text) <= PARTITION_DIGITS_MAX):
         raise NotFound(f"there is no partition {text[:40]!r}: partitions are numbered from 0")
@@ -350,5 +350,5 @@ class Recent:
         return datetime.fromtimestamp(self._clock.now_s(), UTC)
 
 
-async def recent(call: Call[NoQuery, None]) -> Reply:
+async def recent(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(call.service.recent())

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from heatsink.bulk.schedules import Schedules, ScheduleStatus
-from heatsink.server.api.requests import Call, Handler, Reply
+from heatsink.server.api.requests import ApiCall, Handler, Reply
 from heatsink.server.api.shapes import NoQuery, Reason, Strict, Time
 
 from .data import from_ms
@@ -102,15 +102,15 @@ def _fields_of(status: ScheduleStatus) -> dict[str, Any]:
     }
 
 
-async def show_all(call: Call[NoQuery, None]) -> Reply:
+async def show_all(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(ScheduleLines([line_of(each) for each in call.service.hs.schedules.all()]))
 
 
-async def show(call: Call[NoQuery, None]) -> Reply:
+async def show(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(details_of(call.service.hs.schedules.get(call.path["name"])))
 
 
-async def put(call: Call[NoQuery, NewSchedule]) -> Reply:
+async def put(call: ApiCall[NoQuery, NewSchedule]) -> Reply:
     wish = msgspec.structs.asdict(call.body)
     optional = ("every", "cron", "zone", "items_from", "rate")
     options = {name: of for name, of in wish.items() if of or name not in optional}
@@ -118,13 +118,13 @@ async def put(call: Call[NoQuery, NewSchedule]) -> Reply:
     return Reply(line_of(await call.service.hs.schedules.set(call.path["name"], **options)))
 
 
-async def remove(call: Call[NoQuery, None]) -> Reply:
+async def remove(call: ApiCall[NoQuery, None]) -> Reply:
     await call.service.hs.schedules.remove(call.path["name"])
     return Reply(RemovedSchedule(call.path["name"]))
 
 
 def steer(change: Callable[[Schedules, str], Awaitable[None]]) -> Handler:
-    async def steered(call: Call[NoQuery, None]) -> Reply:
+    async def steered(call: ApiCall[NoQuery, None]) -> Reply:
         schedules, name = call.service.hs.schedules, call.path["name"]
         await change(schedules, name)
         return Reply(line_of(schedules.get(name)))

@@ -13,7 +13,7 @@ from heatsink.server.api.bulk_shapes import BatchList, Underway
 from heatsink.server.api.feed import Feed
 from heatsink.server.api.metrics import PROMETHEUS
 from heatsink.server.api.problems import Refusal
-from heatsink.server.api.requests import Call, Reply, RequestCounts
+from heatsink.server.api.requests import ApiCall, Reply, RequestCounts
 from heatsink.server.api.shapes import (
     DecisionLine,
     HeatAnswer,
@@ -35,17 +35,17 @@ MISSED_MAX = 1_000
 EVENT_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-async def healthz(_: Call[NoQuery, None]) -> Response:
+async def healthz(_: ApiCall[NoQuery, None]) -> Response:
     return PlainTextResponse("ok\n")
 
 
-async def readyz(call: Call[NoQuery, None]) -> Reply:
+async def readyz(call: ApiCall[NoQuery, None]) -> Reply:
     status = call.service.hs.status()
     answer = Readiness(status.ready, status.leads, status.version)
     return Reply(answer, 200 if status.ready else 503)
 
 
-async def status(call: Call[NoQuery, None]) -> Reply:
+async def status(call: ApiCall[NoQuery, None]) -> Reply:
     found = await call.service.hs.leadership()
     now = call.service.hs.status()
     return Reply(
@@ -67,11 +67,11 @@ async def status(call: Call[NoQuery, None]) -> Reply:
     )
 
 
-async def metrics(call: Call[NoQuery, None]) -> Response:
+async def metrics(call: ApiCall[NoQuery, None]) -> Response:
     return Response(call.service.metrics(), media_type=PROMETHEUS)
 
 
-async def events(call: Call[NoQuery, None]) -> Response:
+async def events(call: ApiCall[NoQuery, None]) -> Response:
     service = call.service
     last = call.headers.get(b"last-event-id", b"").decode("latin-1")
     if last and not (last.isascii() and last.isdigit() and len(last) < 16):
@@ -80,7 +80,7 @@ async def events(call: Call[NoQuery, None]) -> Response:
     return StreamingResponse(chunks, media_type="text/event-stream", headers=EVENT_HEADERS)
 
 
-async def reads(call: Call[NoQuery, None]) -> Reply:
+async def reads(call: ApiCall[NoQuery, None]) -> Reply:
     return Reply(reads_of(call.service.hs))
 
 

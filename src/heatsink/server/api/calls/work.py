@@ -13,10 +13,10 @@ from starlette.types import Receive
 
 from heatsink.bulk.actions import ATTEMPTS_MAX, DAY_S, Action
 from heatsink.bulk.limits import RATES_MAX, RUNNING_MAX, Limit
-from heatsink.bulk.work.remote import Handed, Report, remote_action
+from heatsink.bulk.work.remote import Handed, ItemOutcome, remote_action
 from heatsink.errors import InvalidSetting
 from heatsink.server.api.problems import Refusal
-from heatsink.server.api.requests import Call, Reply
+from heatsink.server.api.requests import ApiCall, Reply
 from heatsink.server.api.shapes import NoQuery, Strict
 
 from .data import from_ms
@@ -81,7 +81,7 @@ class WorkItem(msgspec.Struct, frozen=True):
     submitted: datetime
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class ClaimAnswer(msgspec.Struct, frozen=True):
     """The claimed items. Renew their leases every `renew_s` seconds until they have an outcome."""
 
     items: list[WorkItem]
@@ -118,14 +118,14 @@ class Accounted(msgspec.Struct, frozen=True):
     stale: list[str]
 
 
-async def claim(call: Call[NoQuery, Claim]) -> Reply:
+async def claim(call: ApiCall[NoQuery, Claim]) -> Reply:
     asked = call.body
     actions = {name: _action(name, each) for name, each in asked.actions.items()}
     wait_s = min(asked.wait_s, call.service.limits.request_s / 2)
     terms = actions, asked.most, asked.lease_s, wait_s
     gone = partial(_disconnected, call.receive)
     items = await call.service.workforce.claim(*terms, gone)
-    return Reply(Claimed([_shown(item) for item in items], asked.lease_s / RENEWALS))
+    return Reply(ClaimAnswer([_shown(item) for item in items], asked.lease_s / RENEWALS))
 
 
 def _action(name: str, options: WorkAction) -> Action:
@@ -158,13 +158,13 @@ def _shown(item: Handed) -> WorkItem:
     )
 
 
-async def renew(call: Call[NoQuery, Renewal]) -> Reply:
+async def renew(call: ApiCall[NoQuery, Renewal]) -> Reply:
     tokens = call.body.tokens
     return _accounted(len(tokens), await call.service.workforce.renew(tokens))
 
 
-async def report(call: Call[NoQuery, Outcomes]) -> Reply:
-    reports = [Report(**msgspec.structs.asdict(item)) for item in call.body.items]
+async def report(call: ApiCall[NoQuery, Outcomes]) -> Reply:
+    reports = [ItemOutcome(**msgspec.structs.asdict(item)) for item in call.body.items]
     return _accounted(len(reports), await call.service.workforce.report(reports))
 
 

@@ -17,7 +17,7 @@ import msgspec
 from heatsink.errors import HeatsinkError, Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.stores.dynamodb.client import DynamoClient, DynamoFailure
-from heatsink.stores.dynamodb.connections import Answer
+from heatsink.stores.dynamodb.connections import WireAnswer
 
 Item = dict[str, Any]
 PREFIX = "heatsink-verify-"
@@ -56,7 +56,7 @@ class Reply(msgspec.Struct, frozen=True):
     body: Item
     code: str
     failure: DynamoFailure
-    raw: Answer
+    raw: WireAnswer
 
     @property
     def is_throttled(self) -> bool:

@@ -78,14 +78,14 @@ class DoesNotFit(ValidationFailed):
     """The request is well-formed, but cannot be applied to the stored item."""
 
 
-class Refused(EngineError):
+class ServiceRefused(EngineError):
     """Any other error of the service that has only a name and a message."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(SERVICE + name, message)
 
 
-class NotFound(Refused):
+class NotFound(ServiceRefused):
     """The table, or what else the request names, does not exist."""
 
 

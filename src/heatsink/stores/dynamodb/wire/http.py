@@ -30,7 +30,7 @@ from heatsink.primitives.connections import (
 from heatsink.primitives.words import pip_install
 
 from .compression import BadEncoding, packed, unpacked
-from .errors import Refused
+from .errors import ServiceRefused
 from .signing import SignedRequest
 
 try:
@@ -264,7 +264,7 @@ class WireConnection(asyncio.Protocol, Bounded):
                 try:
                     body = unpacked(body, self._encoding, BODY_BYTES_MAX)
                 except BadEncoding as error:
-                    refusal = Refused("InternalServerError", str(error)).body()
+                    refusal = ServiceRefused("InternalServerError", str(error)).body()
                     self.send(self._server.framed(error.status, encode(refusal)))
                     return
             self._server.handle(self, self._target.decode("latin-1"), body)

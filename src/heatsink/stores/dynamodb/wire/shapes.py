@@ -32,7 +32,7 @@ TRUE, FALSE = frozenset(("TRUE", "1", "YES")), frozenset(("FALSE", "0", "NO"))
 BLOB_BLOCK = 4
 
 
-class Place(msgspec.Struct, frozen=True):
+class ValuePath(msgspec.Struct, frozen=True):
     """Where a value is in its request: `path` is, for example, `key.pk.member`.
 
     `inner` says that the value is an element of a list or map, and not a field.
@@ -41,11 +41,11 @@ class Place(msgspec.Struct, frozen=True):
     path: str = ""
     inner: bool = False
 
-    def field(self, name: str) -> Place:
-        return Place(f"{self.path}.{name}" if self.path else name)
+    def field(self, name: str) -> ValuePath:
+        return ValuePath(f"{self.path}.{name}" if self.path else name)
 
-    def member(self, key: object) -> Place:
-        return Place(f"{self.path}.{key}.member", True)
+    def member(self, key: object) -> ValuePath:
+        return ValuePath(f"{self.path}.{key}.member", True)
 
 
 class Shape:
@@ -58,18 +58,18 @@ class Shape:
         self.most = most
         self.extra = extra
 
-    def fitted(self, value: Any, place: Place) -> Any:  # noqa: ARG002  for subclasses
+    def fitted(self, value: Any, place: ValuePath) -> Any:  # noqa: ARG002  for subclasses
         """Convert a value to the field's type as DynamoDB does.
 
         Raises if it cannot be converted.
         """
         return value
 
-    def violations(self, value: Any, place: Place) -> Iterator[str]:  # noqa: ARG002
+    def violations(self, value: Any, place: ValuePath) -> Iterator[str]:  # noqa: ARG002
         """Return a message for each constraint that the value, or a value in it, violates."""
         return iter(())
 
-    def _violated(self, value: Any, place: Place, constraint: str) -> str:
+    def _violated(self, value: Any, place: ValuePath, constraint: str) -> str:
         if self.extra.get("modern"):
             path = ".".join(part if part == "member" else _upper(part) for part in _parts(place))
             subject = f"Value at '{path}'"
@@ -77,7 +77,7 @@ class Shape:
             subject = f"Value '{shown(value)}' at '{place.path}'"
         return f"{subject} failed to satisfy constraint: {constraint}"
 
-    def _bounds(self, amount: int, value: Any, place: Place, what: str) -> Iterator[str]:
+    def _bounds(self, amount: int, value: Any, place: ValuePath, what: str) -> Iterator[str]:
         for text in bounds_of(self, amount, what):
             yield self._violated(value, place, text)
 
@@ -89,7 +89,7 @@ def bounds_of(shape: Shape, amount: int, what: str) -> Iterator[str]:
         yield f"Member must have {what} less than or equal to {shape.most}"
 
 
-def _parts(place: Place) -> list[str]:
+def _parts(place: ValuePath) -> list[str]:
     return place.path.split(".")
 
 
@@ -132,13 +132,13 @@ class Text(Shape):
         super().__init__(**constraints)
         self.options = options
 
-    def fitted(self, value: Any, _: Place) -> Any:
+    def fitted(self, value: Any, _: ValuePath) -> Any:
         _no_collection(value, "java.lang.String")
         if not isinstance(value, str):
             raise NotSerializable(f"{_scalar_name(value)} cannot be converted to String")
         return value
 
-    def violations(self, value: Any, place: Place) -> Iterator[str]:
+    def violations(self, value: Any, place: ValuePath) -> Iterator[str]:
         if self.options and value not in self.options:
             options = f"Member must satisfy enum value set: [{', '.join(self.options)}]"
             yield self._violated(value, place, options)
@@ -167,18 +167,18 @@ class Whole(Shape):
     def _kind(self) -> str:
         return str(self.extra.get("java", "Integer"))
 
-    def fitted(self, value: Any, _: Place) -> Any:
+    def fitted(self, value: Any, _: ValuePath) -> Any:
         _no_collection(value, f"java.lang.{self._kind}")
         if isinstance(value, bool | str):
             raise NotSerializable(f"{_scalar_name(value)} cannot be converted to {self._kind}")
         return int(value // 1)
 
-    def violations(self, value: Any, place: Place) -> Iterator[str]:
+    def violations(self, value: Any, place: ValuePath) -> Iterator[str]:
         return self._bounds(value, value, place, "value")
 
 
 class Flag(Shape):
-    def fitted(self, value: Any, _: Place) -> Any:
+    def fitted(self, value: Any, _: ValuePath) -> Any:
         _no_collection(value, "java.lang.Boolean")
         if isinstance(value, str):
             if value.upper() not in TRUE | FALSE:
@@ -190,7 +190,7 @@ class Flag(Shape):
 
 
 class Blob(Shape):
-    def fitted(self, value: Any, _: Place) -> Any:
+    def fitted(self, value: Any, _: ValuePath) -> Any:
         _no_collection(value, "java.nio.ByteBuffer")
         if not isinstance(value, str):
             raise NotSerializable("only base-64-encoded strings are convertible to bytes")
@@ -217,7 +217,7 @@ class Listing(Shape):
     def java(self) -> str:  # type: ignore[override]
         return f"java.util.List<{self.of.java}>"
 
-    def fitted(self, value: Any, place: Place) -> Any:
+    def fitted(self, value: Any, place: ValuePath) -> Any:
         if isinstance(value, dict):
             raise NotSerializable("Start of structure or map found where not expected")
         if not isinstance(value, list):
@@ -227,7 +227,7 @@ class Listing(Shape):
             for number, one in enumerate(value, 1)
         ]
 
-    def violations(self, value: Any, place: Place) -> Iterator[str]:
+    def violations(self, value: Any, place: ValuePath) -> Iterator[str]:
         yield from self._bounds(len(value), value, place, "length")
         for number, one in enumerate(value, 1):
             if one is not None:
@@ -242,7 +242,7 @@ class Mapped(Shape):
         self.of = of
         self.keys = keys
 
-    def fitted(self, value: Any, place: Place) -> Any:
+    def fitted(self, value: Any, place: ValuePath) -> Any:
         if isinstance(value, list):
             java = f"java.util.Map<java.lang.String, {self.of.java}>"
             raise NotSerializable(f"Unrecognized collection type {java}")
@@ -254,7 +254,7 @@ class Mapped(Shape):
             if one is not None
         }
 
-    def violations(self, value: Any, place: Place) -> Iterator[str]:
+    def violations(self, value: Any, place: ValuePath) -> Iterator[str]:
         yield from self._bounds(len(value), value, place, "length")
         keys = self.keys
         if isinstance(keys, Text) and keys.extra and any(any(keys.broken(key)) for key in value):
@@ -283,7 +283,7 @@ class Structure(Shape):
         """The shapes of all fields by their names on the wire, and whether each is required."""
         return _fields(self._kind)  # type: ignore[arg-type]  # classes are hashable
 
-    def fitted(self, value: Any, place: Place) -> Any:
+    def fitted(self, value: Any, place: ValuePath) -> Any:
         if isinstance(value, list):
             raise NotSerializable(f"Unrecognized collection type class {self.java}")
         if not isinstance(value, dict):
@@ -297,7 +297,7 @@ class Structure(Shape):
             if one is not None
         }
 
-    def violations(self, value: Any, place: Place) -> Iterator[str]:
+    def violations(self, value: Any, place: ValuePath) -> Iterator[str]:
         for name, (shape, required) in self.fields.items():
             inner = place.field(_lower(name))
             if name in value:
@@ -314,7 +314,7 @@ class Attribute(Shape):
 
     java = MODEL + "AttributeValue"
 
-    def fitted(self, value: Any, place: Place) -> Any:
+    def fitted(self, value: Any, place: ValuePath) -> Any:
         if isinstance(value, list):
             raise NotSerializable(f"Unrecognized collection type class {self.java}")
         if not isinstance(value, dict):
@@ -322,7 +322,7 @@ class Attribute(Shape):
                 "Unexpected value type in payload" if place.inner else "Unexpected field type"
             )
         return {
-            kind: CONTENTS[kind].fitted(content, Place())
+            kind: CONTENTS[kind].fitted(content, ValuePath())
             for kind, content in value.items()
             if content is not None and kind in KINDS
         }
@@ -421,14 +421,14 @@ def fitted(kind: type[Any], given: Any) -> Any:
     """
     shape = Structure(kind)
     try:
-        found = shape.fitted(given, Place(inner=True))
+        found = shape.fitted(given, ValuePath(inner=True))
     except RecursionError:
         raise ValidationFailed(TOO_DEEP) from None
     for name, (field, required) in shape.fields.items():
         if required and field.extra.get("named") and name not in found:
             missing = f"The parameter '{name}' is required but was not present in the request"
             raise ValidationFailed(missing)
-    violated = list(islice(shape.violations(found, Place()), VIOLATIONS_MAX))
+    violated = list(islice(shape.violations(found, ValuePath()), VIOLATIONS_MAX))
     if violated:
         raise ValidationFailed(_detected(violated))
     return found

@@ -84,7 +84,7 @@ class Explored(msgspec.Struct, frozen=True):
     found: bool
 
 
-class Limit(msgspec.Struct, frozen=True):
+class RateState(msgspec.Struct, frozen=True):
     """A rate limit.
 
     Until `wide_until_ms`, start times have larger distances: items may start `wide_ms` late, and
@@ -121,7 +121,9 @@ def _mean_pace(explored: Explored, now_ms: float) -> float:
     return explored.level * (1 + CURVE / 4 * risen / age_s)
 
 
-def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: float) -> Limit:
+def refused(
+    limit: RateState, now_ms: float, started_per_s: float, retry_after_ms: float
+) -> RateState:
     """Return the lower limit after the downstream service refused a call.
 
     `started_per_s` is the rate at which the lane's items started. No item starts before
@@ -143,7 +145,7 @@ def _search(per_s: float, now_ms: float) -> Explored:
     return Explored(max(per_s * SEARCH_DROP, SLOWEST_PER_S), now_ms + PAUSE_MS, False)
 
 
-def _lower(limit: Limit, known: Explored, now_ms: float) -> Explored:
+def _lower(limit: RateState, known: Explored, now_ms: float) -> Explored:
     """Return the state of probing with a lower level, after a refusal.
 
     The true limit is unknown. If the service counts calls per window, its limit is the pace that it
@@ -163,7 +165,7 @@ def _lower(limit: Limit, known: Explored, now_ms: float) -> Explored:
     return Explored(max(level, SLOWEST_PER_S), now_ms, True)
 
 
-def rate_of(limit: Limit, now_ms: float) -> float | None:
+def rate_of(limit: RateState, now_ms: float) -> float | None:
     """Return the lane's limit in items per second. None if the lane has no limit."""
     rates = []
     if limit.declared is not None:
@@ -173,7 +175,7 @@ def rate_of(limit: Limit, now_ms: float) -> float | None:
     return min(rates, default=None)
 
 
-def calendar(limit: Limit, now_ms: float, late_ms: float = LATE_MS) -> tuple[int, float]:
+def calendar(limit: RateState, now_ms: float, late_ms: float = LATE_MS) -> tuple[int, float]:
     """Return how many items may start per grant, and the milliseconds between two grants.
 
     Items may start up to `late_ms` after their start time.
@@ -195,8 +197,8 @@ def _grant_size(per_s: float) -> int:
 
 
 def reserve(
-    limit: Limit, now_ms: float, starts: int, ahead_ms: float, late_ms: float = LATE_MS
-) -> tuple[Limit, Grants]:
+    limit: RateState, now_ms: float, starts: int, ahead_ms: float, late_ms: float = LATE_MS
+) -> tuple[RateState, Grants]:
     """Book start times for `starts` items, or for as many as may start within `ahead_ms`.
 
     The items start at most `late_ms` after these times. Returns the limit after the booking, and
@@ -224,7 +226,7 @@ def reserve(
     return following, Grants(size, waits, now_ms, following.next_ms - now_ms)
 
 
-def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
+def declared(limit: RateState, rate: Rate | None, now_ms: float) -> RateState:
     """Return the limit with the declared rate `rate`. None removes the declared rate.
 
     Start times that are already booked stay. The new rate applies to later bookings.
@@ -235,7 +237,7 @@ def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
     return replace(limit, declared=rate, next_ms=next_ms)
 
 
-def postponed(limit: Limit, now_ms: float, late_ms: float) -> Limit:
+def postponed(limit: RateState, now_ms: float, late_ms: float) -> RateState:
     """Return the limit after the slot's time jumped ahead by `late_ms`.
 
     The next free start time moves by the jump, as booked start times do. So no item starts too
@@ -249,7 +251,7 @@ def postponed(limit: Limit, now_ms: float, late_ms: float) -> Limit:
     )
 
 
-def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
+def _without_idle(limit: RateState, now_ms: float) -> Explored | None:
     """Return the state of probing without credit for the time in which the lane was idle.
 
     The pace rises while no refusal comes. But a pace that the lane did not use was not tested.
@@ -266,16 +268,16 @@ class MemoryLimits(Timed):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self._limits: dict[str, Limit] = {}
+        self._limits: dict[str, RateState] = {}
         self._times: dict[str, SlotTime] = {}
 
-    def _read(self, lane: str) -> tuple[Limit, SlotTime]:
-        limit, time = self._limits.get(lane, Limit()), self._time(lane, self._times.get(lane))
+    def _read(self, lane: str) -> tuple[RateState, SlotTime]:
+        limit, time = self._limits.get(lane, RateState()), self._time(lane, self._times.get(lane))
         if time.late_ms:
             limit = postponed(limit, time.own_ms, time.late_ms)
         return limit, time
 
-    def _keep(self, lane: str, limit: Limit, time: SlotTime) -> None:
+    def _keep(self, lane: str, limit: RateState, time: SlotTime) -> None:
         self._limits[lane], self._times[lane] = limit, time
 
     async def declare(self, lane: str, rate: Rate | None) -> None:

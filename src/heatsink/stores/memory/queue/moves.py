@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from heatsink.bulk.plan import Remains
 
-from .parts import Share
+from .parts import PartShare
 from .queue import MemoryQueue, QueuePartition
 
 
@@ -60,7 +60,7 @@ class MemoryMoves:
         if share is not None:
             await self.take(target, version, share)
 
-    async def take(self, target: int, version: int, share: Share) -> None:
+    async def take(self, target: int, version: int, share: PartShare) -> None:
         new = self._queue.held(target)
         if new.marks.prepared == version:
             new.shares.setdefault(share.part.id, deepcopy(share))

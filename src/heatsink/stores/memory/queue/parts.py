@@ -28,7 +28,7 @@ SUSPECTS_MAX = {1: 8}  # how many may run at once: 8 that lost one worker, other
 
 
 @dataclass
-class Share:
+class PartShare:
     """A part and the states of its items: fresh, delayed, suspect, running or ended.
 
     A suspect is an item whose worker died while the item ran.
@@ -417,7 +417,7 @@ class Rotation:
     def take_over(self, service_us: dict[str, float]) -> None:
         self._service_us |= service_us
 
-    def _score(self, share: Share) -> float:
+    def _score(self, share: PartShare) -> float:
         """Return the part's score.
 
         Of a tenant's parts, the one with the lowest score is served first.
@@ -428,7 +428,7 @@ class Rotation:
         part, work_s = share.part, share.waiting * self.cost_us(share.part) / 1e6
         return max(part.submitted_ms, part.start_ms) / 1000 + work_s - part.priority * 1e9
 
-    def add(self, share: Share) -> None:
+    def add(self, share: PartShare) -> None:
         part, score = share.part, self._score(share)
         if part.limited:
             self.lanes.setdefault(part.lane, {})[part.id] = score

@@ -38,7 +38,7 @@ from msgspec.structs import replace
 
 from heatsink.bulk.limits import (
     Ask,
-    Declared,
+    DeclaredLimits,
     Granted,
     HoldAnswer,
     HoldRequest,
@@ -90,7 +90,7 @@ class Starts:
 
 
 @dataclass
-class Key:
+class LimitKey:
     """One key of a limit.
 
     `starts` maps each rate of the limit to the starts that holders have reported, oldest first.
@@ -251,7 +251,7 @@ def _begin(period_ms: float, midnights: Sequence[float], now_ms: float) -> float
 
 
 @dataclass
-class Home:
+class LimitHome:
     """The home of one limit, in its own slot.
 
     `lease_ms` is the longest lease that a holder has had. `server` is the server at the last call,
@@ -267,7 +267,7 @@ class Home:
     lease_ms: float = 0.0
     moved_ms: float = 0.0
     rule: Rule = NO_RULE
-    keys: dict[str, Key] = field(default_factory=dict)
+    keys: dict[str, LimitKey] = field(default_factory=dict)
     swept: int = 0
 
     def meet(self, request: HoldRequest, server: str, now_ms: float) -> None:
@@ -306,8 +306,8 @@ class Home:
         self.rule = rule if rule.replaces(self.rule) else self.rule.at(rule)
         return self.rule
 
-    def key(self, name: str) -> Key:
-        key = self.keys.setdefault(name, Key(moved_ms=self.moved_ms))
+    def key(self, name: str) -> LimitKey:
+        key = self.keys.setdefault(name, LimitKey(moved_ms=self.moved_ms))
         key.move_along(self.moved_ms)
         return key
 
@@ -340,13 +340,13 @@ class MemoryPlaces(Timed):
 
     def __init__(self, clock: Clock, offer: Callable[[Offer], None]) -> None:
         super().__init__(clock)
-        self.homes: dict[str, Home] = {}
+        self.homes: dict[str, LimitHome] = {}
         self.server = ["1"]
         self._offer = offer
         self._announced = _Announced()
 
-    def _home(self, limit: str) -> tuple[Home, float]:
-        home = self.homes.setdefault(limit, Home())
+    def _home(self, limit: str) -> tuple[LimitHome, float]:
+        home = self.homes.setdefault(limit, LimitHome())
         now_ms = home.pass_time(self._time(f"limit/{limit}", home.time))
         return home, now_ms
 
@@ -382,7 +382,7 @@ class MemoryPlaces(Timed):
         used = [use for use in uses if use.running or use.waiting]
         return sorted(used, key=lambda use: (-use.waiting, -use.running, use.key))[:most]
 
-    async def declare(self, process: str, declared: Declared, ttl_ms: int) -> Declared:
+    async def declare(self, process: str, declared: DeclaredLimits, ttl_ms: int) -> DeclaredLimits:
         now_ms, known = self._clock.now_s() * 1000, self._announced
         for name, limit in declared.limits.items():
             before, by, until_ms = known.limits.get(name, (limit, process, 0.0))
@@ -392,9 +392,9 @@ class MemoryPlaces(Timed):
             known.actions[action] = tuple(names), now_ms + ttl_ms
         return await self.declared()
 
-    async def declared(self) -> Declared:
+    async def declared(self) -> DeclaredLimits:
         since_ms, known = self._clock.now_s() * 1000 - ANNOUNCED_MS, self._announced
-        return Declared(
+        return DeclaredLimits(
             {name: limit for name, (limit, _, until) in known.limits.items() if until > since_ms},
             {name: names for name, (names, until) in known.actions.items() if until > since_ms},
         )

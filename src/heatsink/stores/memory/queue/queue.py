@@ -46,7 +46,7 @@ from heatsink.bulk.store import (
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.slot_time import SlotTime, Timed, moved_along
 
-from .parts import Place, Rotation, Share
+from .parts import PartShare, Place, Rotation
 
 STALE_MS = 60_000
 SUSPECT_PAUSE_MS = 20.0
@@ -66,7 +66,7 @@ class Records(Protocol):
 
 @dataclass
 class ClaimLease:
-    share: Share
+    share: PartShare
     chunk: int
     start: int
     marks: str
@@ -81,7 +81,7 @@ class QueuePartition:
     owner: str = ""
     owned_until_ms: float = 0.0
     workers: int = 0
-    shares: dict[str, Share] = field(default_factory=dict)
+    shares: dict[str, PartShare] = field(default_factory=dict)
     leases: dict[str, ClaimLease] = field(default_factory=dict)
     rotation: Rotation = field(default_factory=Rotation)
     sleeping: dict[str, float] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class QueuePartition:
     # -- staging and steering --------------------------------------------------------------
 
     def stage(self, part: Part, chunks: Sequence[Chunk], now_ms: float) -> None:
-        share = self.shares.setdefault(part.id, Share(part))
+        share = self.shares.setdefault(part.id, PartShare(part))
         if share.state == "staged":
             share.stamp = share.staged_ms = int(now_ms)
             for chunk in chunks:
@@ -127,7 +127,7 @@ class QueuePartition:
     def accept(self, part: Part, chunk: Chunk, records: Records, now_ms: float) -> None:
         """Add the part of a batch of one item, and let workers run the item."""
         self.records = records
-        share = self.shares[part.id] = Share(part, is_single=True)
+        share = self.shares[part.id] = PartShare(part, is_single=True)
         share.stamp = share.staged_ms = int(now_ms)
         share.add(chunk)
         share.steer("release", 0, 0)
@@ -150,7 +150,7 @@ class QueuePartition:
             self._put(share, now_ms)
         return True
 
-    def _limit(self, share: Share) -> bool:
+    def _limit(self, share: PartShare) -> bool:
         """Make the part wait for grants of its lane. Returns False if the part already does so."""
         if share.part.limited:
             return False
@@ -168,7 +168,7 @@ class QueuePartition:
             if share.state == "ready" and share.waiting and bool(share.held) != is_held:
                 self._put(share, now_ms)
 
-    def _put(self, share: Share, now_ms: float) -> None:
+    def _put(self, share: PartShare, now_ms: float) -> None:
         """Move a changed part to the list that fits its state.
 
         A part with due items goes to the rotation. A part with only delayed items sleeps. A part
@@ -182,7 +182,7 @@ class QueuePartition:
         elif share.state == "ready":
             self._line_up(share, now_ms)
 
-    def _line_up(self, share: Share, now_ms: float) -> None:
+    def _line_up(self, share: PartShare, now_ms: float) -> None:
         due_ms = share.due_ms(now_ms)
         if due_ms is None:
             return
@@ -195,7 +195,7 @@ class QueuePartition:
             self.sleeping[share.part.id] = due_ms
             share.is_early = share.part.start_ms > now_ms
 
-    def _end(self, share: Share, now_ms: float) -> None:
+    def _end(self, share: PartShare, now_ms: float) -> None:
         share.state = "finished"
         end, records = share.end(), self.records
         if share.is_single and records is not None and records.conclude(end, int(now_ms)):
@@ -285,7 +285,7 @@ class QueuePartition:
     def _take(
         self,
         request: ClaimRequest,
-        share: Share,
+        share: PartShare,
         most: int,
         slices: list[Slice],
         now_ms: float,
@@ -312,7 +312,7 @@ class QueuePartition:
         self._put(share, now_ms)
         return count
 
-    def _put_aside(self, share: Share, now_ms: float) -> None:
+    def _put_aside(self, share: PartShare, now_ms: float) -> None:
         """Handle a part that has no item to hand out now.
 
         If the part has suspects, too many other suspects run now, so the part sleeps for a moment.
@@ -370,7 +370,7 @@ class QueuePartition:
         return True
 
     def _mark(
-        self, share: Share, place: Place, mark: str, setback: Setback | None, now_ms: float
+        self, share: PartShare, place: Place, mark: str, setback: Setback | None, now_ms: float
     ) -> None:
         why = setback or Setback(place[1])
         if mark == FAILED:

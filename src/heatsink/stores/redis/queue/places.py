@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from heatsink.bulk.limits import Declared, Granted, HoldAnswer, HoldRequest, KeyUse, Limit
+from heatsink.bulk.limits import DeclaredLimits, Granted, HoldAnswer, HoldRequest, KeyUse, Limit
 from heatsink.bulk.store import ANNOUNCED_MS
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.stores.redis.connection import Connection, Word
@@ -106,7 +106,7 @@ class RedisPlaces:
         ]
         return sorted(found, key=lambda use: (-use.waiting, -use.running, use.key))[:most]
 
-    async def declare(self, process: str, declared: Declared, ttl_ms: int) -> Declared:
+    async def declare(self, process: str, declared: DeclaredLimits, ttl_ms: int) -> DeclaredLimits:
         words: list[Word] = [now_ms(self._clock), process, ttl_ms, int(ANNOUNCED_MS)]
         for name, limit in declared.limits.items():
             words += (f"l{name}", _packed(limit))
@@ -114,10 +114,10 @@ class RedisPlaces:
             words += (f"a{action}", _packed(names))
         found = await self._declare.run(self._connection, self._keys.fleet("limits"), *words)
         fields = dict(zip((word.decode() for word in found[::2]), found[1::2], strict=True))
-        return Declared(
+        return DeclaredLimits(
             {name[1:]: _limit(word) for name, word in fields.items() if name[0] == "l"},
             {name[1:]: _names(word) for name, word in fields.items() if name[0] == "a"},
         )
 
-    async def declared(self) -> Declared:
-        return await self.declare("", Declared(), 0)
+    async def declared(self) -> DeclaredLimits:
+        return await self.declare("", DeclaredLimits(), 0)

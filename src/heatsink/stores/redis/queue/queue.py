@@ -31,7 +31,7 @@ from heatsink.bulk.store import (
     Slice,
     Verb,
 )
-from heatsink.stores.redis.connection import Refused, Word
+from heatsink.stores.redis.connection import RedisRefused, Word
 
 from .keys import QueueKeys, QueuePlaces, handle, handle_of_few
 from .scripts import Script, SlotClock
@@ -112,7 +112,7 @@ class RedisQueue:
             return await self._scripts[operation].run(
                 connection, key, now, *words, others=[f"{key}meta"], together=together
             )
-        except Refused as refused:
+        except RedisRefused as refused:
             self.check_moved(partition, refused)
             raise
 
@@ -128,7 +128,7 @@ class RedisQueue:
         others = [f"{key}meta"]
         return self._scripts[operation].words(key, now, *words, others=others, whole=whole)
 
-    def check_moved(self, partition: int, refused: Refused) -> None:
+    def check_moved(self, partition: int, refused: RedisRefused) -> None:
         """Raise `PlaceClosed` if a place refused a call because it gave the partition away."""
         if refused.code == CLOSED:
             raise closed_place(partition, refused.said) from None

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from heatsink.primitives.slot_time import SlotWitness
-from heatsink.stores.redis.connection import Connection, Refused, Word
+from heatsink.stores.redis.connection import Connection, RedisRefused, Word
 
 Now = Callable[[], float]
 
@@ -98,7 +98,7 @@ class Script:
             sent = self._sent
             try:
                 return await call("EVALSHA", self._digest, *keys, *words)
-            except Refused as refused:
+            except RedisRefused as refused:
                 if refused.code != "NOSCRIPT":
                     raise
             async with self._sending:  # of many calls that find no script, one sends it

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from heatsink.bulk.plan import spot_of
 from heatsink.bulk.store import Single
-from heatsink.stores.redis.connection import Refused, Word
+from heatsink.stores.redis.connection import RedisRefused, Word
 
 from .durability import RedisBarrier
 from .homes import INDEX_KEEP_S, INDEX_MAX, text_of
@@ -44,7 +44,7 @@ class RedisSingles:
             try:
                 command = self._queue.command("accept", partition, *words, whole=whole)
                 return [answer == 1 for answer in await self._barrier.run(partition, command)]
-            except Refused as refused:
+            except RedisRefused as refused:
                 if refused.code != "NOSCRIPT" or whole:
                     self._queue.check_moved(partition, refused)
                     raise

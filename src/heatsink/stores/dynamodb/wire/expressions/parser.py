@@ -272,7 +272,7 @@ def parse_projection(text: str) -> Parsed[tuple[Path, ...]]:
     return _parsed(reader, root)
 
 
-class Call(msgspec.Struct, frozen=True):
+class FunctionCall(msgspec.Struct, frozen=True):
     """A call of a function, before it is known whether it is a condition or an operand."""
 
     name: str
@@ -342,7 +342,7 @@ def _term(reader: Reader) -> Node:
         reader.expect("(")
         arguments = tuple(_listed(reader, _operand))
         reader.expect(")")
-        return _call(reader, Call(name, arguments))
+        return _call(reader, FunctionCall(name, arguments))
     return reader.placeholder() if reader.next.kind == "value" else reader.path()
 
 
@@ -357,7 +357,7 @@ def _as_operand(reader: Reader, node: Node) -> Operand:
     """
     if isinstance(node, Path | Placeholder | Size):
         return node
-    if isinstance(node, Call):
+    if isinstance(node, FunctionCall):
         _misused(reader, node.name)
         return node
     name = FUNCTION_NAMES.get(type(node))
@@ -384,7 +384,7 @@ def _misused(reader: Reader, name: str) -> None:
     )
 
 
-def _call(reader: Reader, call: Call) -> Node:
+def _call(reader: Reader, call: FunctionCall) -> Node:
     """Return the condition or operand that a function call means.
 
     If the call is a mistake, remember it, and return a node that is never evaluated.
@@ -408,7 +408,7 @@ def _call(reader: Reader, call: Call) -> Node:
     return make(*call.arguments)
 
 
-def _wrong_count(call: Call) -> str:
+def _wrong_count(call: FunctionCall) -> str:
     return (
         "Incorrect number of operands for operator or function; operator or function: "
         f"{call.name}, number of operands: {len(call.arguments)}"
@@ -507,7 +507,7 @@ def _set_operand(reader: Reader) -> Operand:
     if name not in ("if_not_exists", "list_append"):
         reader.mistake(UNKNOWN, f"Invalid function name; function: {name}")
     elif len(arguments) != PAIR:
-        reader.mistake_in_call(_wrong_count(Call(name, arguments)))
+        reader.mistake_in_call(_wrong_count(FunctionCall(name, arguments)))
     elif name == "list_append":
         return ListAppend(*arguments)
     elif isinstance(arguments[0], Path):
