@@ -23,6 +23,7 @@ import uvicorn
 from playwright.sync_api import sync_playwright
 
 from heatsink.emulator.server import running_engine
+from heatsink.primitives.connections import listen
 from heatsink.stores.embedded import free_port
 from heatsink.testing.redis import RedisServer
 from tests.planted import FULL
@@ -33,6 +34,7 @@ STARTERS = {
     asyncio.create_subprocess_shell,
     asyncio.start_server,
     free_port,
+    listen,
     multiprocessing.Process,
     multiprocessing.get_context,
     os.fork,

@@ -82,6 +82,7 @@ def test_a_server_starts_what_is_scheduled(server: Served) -> None:
     assert "there is no schedule 'tick'" in gone.stderr
 
 
+@pytest.mark.server("the queue of a store in a file starts a Redis")
 @pytest.mark.parametrize("through", ["server", "store"])
 def test_a_changed_schedule_keeps_what_was_not_given(
     request: pytest.FixtureRequest, tmp_path: Path, through: str

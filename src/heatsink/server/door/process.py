@@ -199,24 +199,9 @@ async def _serve(
         await _check_upstream(client, settings.upstream.endpoint)
         hs, spread = None, None
         if settings.tables is not None:
-            assert settings.store is not None
-            tables = await look_at(read_tables(settings.tables), client, settings.upstream.endpoint)
-            opening = connect(
-                settings.store,
-                news=settings.news,
-                name=settings.name,
-                coordinate=settings.coordinate,
-                rules=BucketRules(bucket_units_s=settings.bucket_units),
-                clock=clock,
-                rng=rng,
-            )
-            hs = await stack.enter_async_context(opening)
-            spread = Spreading(tables, hs, client, clock, rng, settings.store)
-            await spread.open()
+            hs, spread = await _open_tables(settings, settings.tables, client, clock, rng, stack)
             if is_first:
                 tell_dry_runs(spread)
-            sweeper = Sweeper(hs, client, lambda: tables, clock)
-            await stack.enter_async_context(sweeping([sweeper]))
         guard = None
         if settings.host not in LOOPBACK_NAMES and settings.keys is not None:
             guard = Guard(KeyFile(settings.keys), clock)
@@ -245,6 +230,33 @@ async def _serve(
         ending.stop = stopped.set
         await stopped.wait()
         tell("stopping", "stopping: finishing the requests in progress, accepting no new ones")
+
+
+async def _open_tables(
+    settings: DoorSettings,
+    file: Path,
+    client: DynamoClient,
+    clock: Clock,
+    rng: Random,
+    stack: AsyncExitStack,
+) -> tuple[Heatsink, Spreading]:
+    """Open what a door with declared tables needs: a client, the tables, and a sweeper of them."""
+    assert settings.store is not None
+    tables = await look_at(read_tables(file), client, settings.upstream.endpoint)
+    opening = connect(
+        settings.store,
+        news=settings.news,
+        name=settings.name,
+        coordinate=settings.coordinate,
+        rules=BucketRules(bucket_units_s=settings.bucket_units),
+        clock=clock,
+        rng=rng,
+    )
+    hs = await stack.enter_async_context(opening)
+    spread = Spreading(tables, hs, client, clock, rng, settings.store)
+    await spread.open()
+    await stack.enter_async_context(sweeping([Sweeper(hs, client, lambda: tables, clock)]))
+    return hs, spread
 
 
 def _add_pages(gate: Gate, hs: Heatsink | None, is_local: bool) -> None:
