@@ -433,11 +433,12 @@ class _Board:
         """Whether `target` was clearly less busy than `source` when the plan began.
 
         Slots should leave each node above `stop`. If they went from one such node to another that
-        is about as busy, noise would send them back.
+        is about as busy, noise would send them back. But a `source` that was calm is busy because
+        of this plan: it got one large slot, and may give small ones to any node.
         """
         before, rules = self._before, self._rules
-        is_calm = before[target] <= rules.stop * self._mean
-        return is_calm or before[source] >= rules.start * before[target]
+        is_one_calm = min(before[target], before[source]) <= rules.stop * self._mean
+        return is_one_calm or before[source] >= rules.start * before[target]
 
     def _leaving(self, source: str) -> list[_Unit]:
         """Return the units that may leave a node now.

@@ -22,9 +22,9 @@ COMPARED: dict[str, tuple[Callable[[Measured], float], float | None]] = {
     "leader, CPU s/s": (lambda each: each.leader_cpu, None),
     "leader, MB": (lambda each: each.leader_mb, 1.5),
     "Redis, CPU s/s": (lambda each: each.redis_cpu, None),
-    "Redis, commands/s": (lambda each: each.commands, 1.25),
-    "Redis, MB/s in": (lambda each: each.redis_in / 1e6, 1.25),
-    "Redis, MB/s out": (lambda each: each.redis_out / 1e6, 1.5),
+    "Redis, commands a report": (lambda each: each.commands / each.reports, 1.25),
+    "Redis, bytes in a report": (lambda each: each.redis_in / each.reports, 1.25),
+    "Redis, bytes out a report": (lambda each: each.redis_out / each.reports, 1.5),
     "reads of META/s": (lambda each: each.meta_reads, None),
     "keys a report": (lambda each: each.entries, 1.25),
 }

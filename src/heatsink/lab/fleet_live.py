@@ -179,9 +179,10 @@ async def _measure(fleet: LiveFleet, driver: Any, pid: int) -> Measured:
     began_s = perf_counter()
     await fleet.write(0.0, WARM_UP_S, began_s)
     term, cpu_s, reads = (await fleet.store.meta()).meta.term, _cpu_s(pid), fleet.store.reads
-    before, from_s = await driver.info(), perf_counter()
+    before, sent, from_s = await driver.info(), await _sent_reports(driver), perf_counter()
     await fleet.write(WARM_UP_S, WARM_UP_S + LASTS_S, began_s)
     after, took_s = await driver.info(), perf_counter() - from_s
+    sent = await _sent_reports(driver) - sent
     reads, cpu_s = fleet.store.reads - reads, _cpu_s(pid) - cpu_s
     term = (await fleet.store.meta()).meta.term - term
 
@@ -199,10 +200,17 @@ async def _measure(fleet: LiveFleet, driver: Any, pid: int) -> Measured:
         redis_in=risen("total_net_input_bytes"),
         redis_out=risen("total_net_output_bytes"),
         commands=risen("total_commands_processed"),
+        reports=sent / took_s,
         meta_reads=reads / took_s,
         entries=await _keys_in_reports(driver, len(fleet.servers)),
         term_changes=term,
     )
+
+
+async def _sent_reports(driver: Any) -> int:
+    """How many reports the servers have sent so far."""
+    found = await driver.xinfo_stream(RedisKeys().heat)
+    return int(found["entries-added"])
 
 
 async def _keys_in_reports(driver: Any, number: int) -> float:

@@ -82,6 +82,7 @@ class Measured(msgspec.Struct, frozen=True):
     redis_in: float
     redis_out: float
     commands: float
+    reports: float
     meta_reads: float
     entries: float
     term_changes: int = 0
@@ -98,6 +99,11 @@ class RedisModel:
         self.listeners: list[RedisNews] = []
         self.commands = self.messages = self.entries = 0
         self.received = self.sent = 0
+
+    @property
+    def reports(self) -> int:
+        """How many reports servers have sent."""
+        return self._first + len(self._reports)
 
     async def run(self, *words: Any) -> Any:
         name, key = words[0], words[1]
@@ -340,11 +346,12 @@ class FleetWorld:
     def _counted(self) -> tuple[float, ...]:
         redis = self.redis
         cpu_s = redis.cpu_s(RedisCosts())
-        return redis.received, redis.sent, redis.commands, redis.entries, cpu_s, self.store.reads
+        counted = redis.received, redis.sent, redis.commands, redis.reports, redis.entries
+        return *counted, cpu_s, self.store.reads
 
     def _measured(self, before: tuple[float, ...], cpu_s: float, terms: int) -> Measured:
         after = self._counted()
-        received, sent, commands, entries, redis_cpu_s, reads = (
+        received, sent, commands, reports, entries, redis_cpu_s, reads = (
             (now - then) / LASTS_S for now, then in zip(after, before, strict=True)
         )
         aggregator = self.watch._aggregator
@@ -362,6 +369,7 @@ class FleetWorld:
             redis_in=received,
             redis_out=sent,
             commands=commands,
+            reports=reports,
             meta_reads=reads,
             entries=listed / self.number,
             term_changes=terms,
