@@ -111,6 +111,8 @@ def test_ranges_hold_exactly_their_slots(slots: set[int]) -> None:
 
 def test_ranges_in_words() -> None:
     assert ranges_of([9, 5, 8, 7]) == "5, 7-9"
+    assert ranges_of([9, 5, 8, 7, 440], 11) == "5, 7-9, 440"
+    assert ranges_of([9, 5, 8, 7, 440], 10) == "5, 7-9, …"
 
 
 @pytest.mark.parametrize("slot", [0, 4_711, SLOTS - 1])
@@ -214,6 +216,7 @@ def test_the_slots_of_the_queue_hold_its_partitions() -> None:
     [
         {"pinned": "x"},
         {"hours": "25:00-26:00"},
+        {"hours": "22:00-22:00"},
         {"start": 1.0},
         {"megabytes_s": 0.0},
         {"leave_queue": -1},

@@ -121,6 +121,28 @@ async def test_another_process_goes_on_when_the_one_that_balances_is_killed(
         assert started[second].poll() is None
 
 
+async def test_what_has_moved_before_ctrl_c_is_printed(
+    cluster: RedisCluster, nodes: ClusterNodes, client: Client, tmp_path: Path
+) -> None:
+    """The rate cuts the move into migrations of one slot, with a pause after each."""
+    output = tmp_path / "once"
+    words = ["balance", cluster.url, "--apply", "--window", f"{WINDOW_S}", "--idle", "0"]
+    owner = min(node.id for node in (await nodes.topology()).primaries)
+    names = await names_on(nodes, 120)
+    async with running() as started, load_on(client, names):
+        before = await _count_of(nodes, owner)
+        started.append(command([*words, "--rate", "0.001"], output))
+        await soon(lambda: output.read_text().count("  moved ") >= 2, "slots move")
+        started[0].send_signal(signal.SIGINT)
+        await soon(lambda: started[0].poll() is not None, "the command ends")
+    assert before - await _count_of(nodes, owner) >= output.read_text().count("  moved ") >= 2
+    assert "Traceback" not in output.read_text()
+
+
+async def _count_of(nodes: ClusterNodes, owner: str) -> int:
+    return [*(await nodes.topology()).owners.values()].count(owner)
+
+
 async def test_a_live_view_is_drawn_again_until_it_is_stopped(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:

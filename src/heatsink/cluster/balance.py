@@ -368,6 +368,5 @@ def check_way(server: Server) -> None:
 
 def decision_of(report: MoveReport) -> Decision:
     """Return the decision that records a migration in the registry's history."""
-    slots = ranges_of(report.job.slots)
-    name = slots if len(slots) <= NAME_MAX else f"{slots[:NAME_MAX]}…"
+    name = ranges_of(report.job.slots, NAME_MAX)
     return Decision(Subject(Kind.SLOTS, name), MOVED, len(report.job.slots), report.job.reason)

@@ -182,4 +182,11 @@ def parse_hours(text: str) -> tuple[int, int]:
         int(match[n]) > most for n, most in ((1, 24), (2, 59), (3, 24), (4, 59))
     ):
         raise InvalidSetting(f"{text!r} is no part of a day: use 22:00-06:00 (UTC)", field="hours")
-    return int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])
+    first, last = int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])
+    if first == last:
+        raise InvalidSetting(
+            f"{text!r} is an empty part of a day, in which nothing would ever move: use "
+            "22:00-06:00 (UTC), or leave it out",
+            field="hours",
+        )
+    return first, last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from binascii import crc_hqx
 from collections.abc import Iterable
@@ -39,9 +40,12 @@ def as_ranges(slots: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
-def ranges_of(slots: Iterable[int]) -> str:
-    """Return slots in words: `5, 7-9`."""
-    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in as_ranges(slots))
+def ranges_of(slots: Iterable[int], length: float = math.inf) -> str:
+    """Return slots in words: `5, 7-9`, or the first of them if the text exceeds `length`."""
+    text = ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in as_ranges(slots))
+    if len(text) <= length:
+        return text
+    return f"{text[: text.rindex(',', 0, int(length))]}, …"
 
 
 @cache

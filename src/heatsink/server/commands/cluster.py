@@ -56,6 +56,7 @@ from .store import publish_in, store_option
 
 HOTTEST = 10
 KEYS = 3
+SLOTS_SHOWN = 60  # characters in a line
 
 
 class Slots(click.ParamType[Any]):
@@ -358,6 +359,8 @@ def balance(url: str, as_json: bool, **options: Any) -> None:
     With --store, every move is a decision in the history of the registry (`heatsink decisions
     --store`).
     """
+    if options["watch"] and as_json:
+        raise InvalidSetting("--watch prints lines for people: leave out --json")
     if options["watch"] and not options["apply"]:
         raise InvalidSetting("--watch moves slots: pass --apply too, or leave out --watch")
     with _errors_only():
@@ -432,14 +435,14 @@ async def _once(
         async for report in carry_out_each(mover, plan.moves, clock):
             reports.append(report)
             bar.update(task, description=f"moving slots ({counted(len(reports), 'migration')})")
+            if not as_json:
+                click.echo(_report_words(report))
             if not report.error:
                 await _record(options["store"], [decision_of(report)])
     now = plan_moves(await _measure(meter, options["window"], "measuring again"), rules)
     if as_json:
         shown({"plan": plan, "reports": reports, "busiest_to_mean": now.before})
     else:
-        for report in reports:
-            click.echo(_report_words(report))
         click.echo(f"The busiest node has {now.before:.2f} × the mean load now.")
     if any(report.error for report in reports):
         click.get_current_context().exit(1)
@@ -474,11 +477,12 @@ def _plan_words(plan: Plan, load: ClusterLoad) -> str:
         lines.append(f"Ceiling: {plan.ceiling.words}.")
     lines += _unlike_words(plan)
     if not plan.moves:
-        lines.append(f"Nothing to move: {plan.why}.")
+        is_said = plan.ceiling is not None and plan.why == plan.ceiling.words
+        lines.append("Nothing to move." if is_said else f"Nothing to move: {plan.why}.")
         return "\n".join(lines)
     names = {node.id: node.address for node in load.nodes}
     for move in plan.moves:
-        what = f"{counted(len(move.slots), 'slot')} ({ranges_of(move.slots)[:60]})"
+        what = f"{counted(len(move.slots), 'slot')} ({ranges_of(move.slots, SLOTS_SHOWN)})"
         size = f"about {move.size / 1e6:,.1f} MB"
         if move.most > 2 * move.size + 1e6:
             size += f", up to {move.most / 1e6:,.1f} MB"
@@ -502,7 +506,7 @@ def _unlike_words(plan: Plan) -> list[str]:
 
 
 def _report_words(report: MoveReport) -> str:
-    what = f"{counted(len(report.job.slots), 'slot')} ({ranges_of(report.job.slots)[:60]})"
+    what = f"{counted(len(report.job.slots), 'slot')} ({ranges_of(report.job.slots, SLOTS_SHOWN)})"
     if report.error:
         return f"  stopped at {what}: {report.error}"
     return f"  moved {what}, {report.moved / 1e6:,.1f} MB, in {report.took_s:.1f} s"
