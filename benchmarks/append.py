@@ -1,7 +1,8 @@
 """What `await hs.log.append` costs over `await store.put` of the same store with the same rows.
 
 The alternative is the least that writes such a row: an id of the milliseconds and a number (so
-that it sorts among ours), a `Row`, the put; at eight buckets it takes ready names in turn. Rounds
+that it sorts among ours), a `Row` of the same epoch, the put; at eight buckets it takes ready names
+in turn, where an append hashes its id. Rounds
 are short and many, because a disk's mood changes within seconds. What Heatsink runs beside the
 application weighs on both, so it has a line of its own. Cold keys are many, in random order. How
 much a put costs on SQLite, and so the ratio, depends on the table: in one that is in use nearly
@@ -18,6 +19,7 @@ from random import Random
 from time import perf_counter, process_time, time
 
 from heatsink.client import Heatsink
+from heatsink.registry.layouts import FIRST_EPOCH, Epoch
 from heatsink.spread.store import LogStore, Row
 from heatsink.stores.stores import Stores
 
@@ -73,10 +75,11 @@ async def append_each(hs: Heatsink, keys: list[str]) -> None:
         await hs.log.append(key, BODY)
 
 
-async def put_each(store: LogStore, partitions: list[str]) -> None:
+async def put_each(store: LogStore, epoch: Epoch, partitions: list[str]) -> None:
+    start_ms, buckets = epoch.start_ms, epoch.buckets
     for partition in partitions:
         raw = (int(time() * 1000) << 80 | next(numbers)).to_bytes(16, "big")
-        await store.put(partition, Row(raw, BODY, 0, 1))
+        await store.put(partition, Row(raw, BODY, start_ms, buckets))
 
 
 class Contest:
@@ -86,20 +89,29 @@ class Contest:
         self._bench = bench
         self._scale = scale
         self._append = partial(append_each, hs)
-        self._put = partial(put_each, stores.log)
+        self._store = stores.log
+        self._hot = hs.parts.registry.view.layout("hot").epochs[-1]
 
     async def cold(self, plan: Plan, where: str, target: Target | None, clean: Clean) -> None:
-        await self._compare(plan, f"{where}, cold keys", target, clean, (names(), names()))
+        put = partial(put_each, self._store, FIRST_EPOCH)
+        await self._compare(plan, f"{where}, cold keys", target, clean, put, (names(), names()))
 
     async def hot(self, plan: Plan, where: str, target: Target | None, clean: Clean) -> None:
         targets = names(["hot"]), names(HOT_PARTITIONS)
-        await self._compare(plan, f"{where}, {BUCKETS} buckets", target, clean, targets)
+        put = partial(put_each, self._store, self._hot)
+        await self._compare(plan, f"{where}, {BUCKETS} buckets", target, clean, put, targets)
 
     async def _compare(
-        self, plan: Plan, what: str, target: Target | None, clean: Clean, targets: Targets
+        self,
+        plan: Plan,
+        what: str,
+        target: Target | None,
+        clean: Clean,
+        put: Work,
+        targets: Targets,
     ) -> None:
         ours = partial(timed, plan, self._append, targets[0], clean)
-        plain = partial(timed, plan, self._put, targets[1], clean)
+        plain = partial(timed, plan, put, targets[1], clean)
         appends, puts = await interleave(self._scale(*plan.rounds), ours, plain)
         self._bench.add(f"append, {what}, {plan}", "µs", appends, target, ("put", puts))
 
@@ -133,7 +145,9 @@ async def fill(stores: Stores, rows_per_key: int) -> None:
     """What the table holds before anything is measured."""
     for first in range(0, len(COLD_KEYS), 64):
         keys = COLD_KEYS[first : first + 64]
-        await asyncio.gather(*(put_each(stores.log, [key] * rows_per_key) for key in keys))
+        await asyncio.gather(
+            *(put_each(stores.log, FIRST_EPOCH, [key] * rows_per_key) for key in keys)
+        )
 
 
 async def empty(store: LogStore) -> None:

@@ -33,6 +33,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from heatsink.registry.layouts import FIRST_EPOCH
 from heatsink.spread.store import Row
 from heatsink.stores.dynamodb import dynamodb_stores, make_table
 from heatsink.stores.dynamodb.address import LOCAL_REGION, DynamoAddress, parse
@@ -291,7 +292,7 @@ async def compare_appends(bench: Bench, scale: Scale, address: DynamoAddress) ->
     try:
         async with client(stores) as hs:
             await pin(hs, {"hot": BUCKETS})
-            append, put = partial(append_each, hs), partial(store_put_each, stores.log)
+            append, put = partial(append_each, hs), partial(store_put_each, stores.log, FIRST_EPOCH)
             contest = Contest(bench, scale, append, put, partial(put_each, dynamo))
             for plan in PLANS:
                 await contest.run(plan, "cold keys")

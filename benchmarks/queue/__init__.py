@@ -21,7 +21,7 @@ from redis import Redis
 from benchmarks.harness import Bench, Samples, Scale, Target, interleave, ratio_at_least
 from heatsink.testing.redis import RedisServer
 
-from .driver import driving
+from .driver import Verb, driving
 from .peers import BULLMQ, LOOP, OURS, PEERS, QUICK, Peer, found
 
 PYTHON_TARGET = ratio_at_least(12)
@@ -39,10 +39,19 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Contender:
-    """Enqueues and drains; items drained a second. Everything else beside."""
+    """Enqueues and drains; items drained a second. Everything else beside.
+
+    With `callers`, each item is enqueued by a call of its own, from so many callers at once.
+    """
 
     def __init__(
-        self, peer: Peer, command: Sequence[str], items: int, url: str, pause_ms: int = 0
+        self,
+        peer: Peer,
+        command: Sequence[str],
+        items: int,
+        url: str,
+        pause_ms: int = 0,
+        callers: int = 0,
     ) -> None:
         self.peer = peer
         self.turns: list[Turn] = []
@@ -50,6 +59,7 @@ class Contender:
         self._command = command
         self._items = items
         self._pause_ms = pause_ms
+        self._callers = callers
         self._url = url
         self._redis = Redis.from_url(url)
 
@@ -68,12 +78,13 @@ class Contender:
 
     async def _turn(self) -> Turn:
         self._redis.flushall()
-        items = self._items
-        with driving(self._command, "enqueue", self._url) as driver:
-            await driver.order(0, 1)  # connects
+        items, url = self._items, self._url
+        verb: Verb = "jobs" if self._callers else "enqueue"
+        with driving(self._command, verb, url, DURABILITY="relaxed") as driver:
+            await driver.order(0, 1, min(self._callers, 1))  # connects
             before = self._costs()
-            enqueued = await driver.order(1, items, self._pause_ms)
-        with driving(self._command, "work", self._url) as worker:
+            enqueued = await driver.order(1, items, self._callers or self._pause_ms)
+        with driving(self._command, "work", url, DURABILITY="relaxed") as worker:
             drained = await worker.ended(1)
         commands, cpu_s = (now - then for now, then in zip(self._costs(), before, strict=True))
         return Turn(

@@ -16,6 +16,7 @@ import msgspec
 from .peers import DRIVERS
 
 PATIENCE_S = 120.0
+Verb = Literal["enqueue", "work", "jobs"]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -74,9 +75,7 @@ class Driver:
 
 
 @contextmanager
-def driving(
-    command: Sequence[str], verb: Literal["enqueue", "work", "jobs"], url: str, **environment: str
-) -> Iterator[Driver]:
+def driving(command: Sequence[str], verb: Verb, url: str, **environment: str) -> Iterator[Driver]:
     with TemporaryFile() as said:
         process = subprocess.Popen(  # noqa: S603  drivers are our own
             [*command, verb],

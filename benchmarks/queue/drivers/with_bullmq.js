@@ -24,14 +24,6 @@ async function run({ data: [group, size, pause, began] }) {
 
 const job = (data) => ["item", data, { removeOnComplete: true, removeOnFail: true }];
 
-async function enqueueEach(queue, order) {
-  let left = order[1];
-  const add = async () => {
-    while (left-- > 0) await queue.add(...job(order));
-  };
-  await Promise.all(Array.from({ length: 64 }, add));
-}
-
 async function enqueueJobs(queue, [group, size, producers]) {
   let left = size;
   const produce = async () => {
@@ -42,7 +34,6 @@ async function enqueueJobs(queue, [group, size, producers]) {
 
 async function enqueue(queue, order) {
   if (process.argv[2] === "jobs") return enqueueJobs(queue, order);
-  if (process.env.SINGLE) return enqueueEach(queue, order);
   const [name, data, opts] = job(order);
   for (let first = 0; first < order[1]; first += 1000) {
     const length = Math.min(1000, order[1] - first);
