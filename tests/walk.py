@@ -16,12 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 
 import heatsink
 from heatsink import BucketRules, Heatsink
 from heatsink.bulk import Actions, Context
+from heatsink.bulk.work import consumer
 from heatsink.primitives.clock import SystemClock
 from heatsink.server.process import ServeSettings, running_app
 
@@ -105,6 +107,8 @@ async def item(steps: Steps) -> None:
     async def greet(_context: Context, _item: object) -> None: ...
 
     async with _alone() as hs:
+        rounds = patch.object(consumer, "LIMITS_S", 3600.0)  # operators change nothing meanwhile
+        rounds.start()
         worker = hs.worker(actions)
         running = asyncio.ensure_future(worker.run())
         await _greet(hs)
@@ -112,6 +116,7 @@ async def item(steps: Steps) -> None:
             await _greet(hs)
         worker.stop()
         await running
+        rounds.stop()
 
 
 async def _greet(hs: Heatsink) -> None:

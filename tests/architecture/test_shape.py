@@ -25,7 +25,6 @@ SHARED = "several packages use it, and none of them owns it"
 SHORT = {
     "__main__.py": "Python wants a file of this name",
     "boto/times.py": "gives a public name to functions of another package",
-    "bulk/work/middleware.py": "a mechanism of its own: enters contexts around a handler",
     "bulk/work/webhooks.py": "the only action that is built in",
     "cluster/slots.py": "pure functions that all modules of its package use",
     "contrib/django/management/commands/heatsink_worker.py": "Django wants a file for each command",

@@ -10,7 +10,7 @@ Replicas count the writes that their primary sends them in the same way as comma
 a replica answers only commands of clients. So if it has sent no bytes for a slot, the slot cost it
 nothing but replicated writes. From such slots Heatsink learns what a replicated write costs a
 replica. In all other slots, Heatsink subtracts this cost; the rest are reads. A primary and its
-replicas together are as busy as the busiest of them (`Demand.used`).
+replicas together are as busy as the busiest of them (`SlotDemand.used`).
 
 Servers count the time in which they run the commands of a slot. They also need time to read
 requests and to write answers, often several times as much. `SlotRates` divides the whole CPU time

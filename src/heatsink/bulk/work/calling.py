@@ -1,12 +1,25 @@
-"""What a pool calls: a handler that takes many items, or workers outside this process."""
+"""What a pool calls, beside a plain handler.
+
+A handler may take many items at once, may run inside the middleware of its action, or may run in a
+worker outside this process.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+)
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from heatsink.bulk.actions import Action
 from heatsink.bulk.limits import Needs
 from heatsink.bulk.store import Setback
+from heatsink.primitives.checks import shown
 
 from .handler_errors import BadAnswer
 from .held import Held
@@ -37,7 +50,46 @@ def outcomes_of(answer: Any, count: int, keeps: bool) -> list[Done | BaseExcepti
     return [r if isinstance(r, BaseException) else Done(r) for r in results]
 
 
-Refused = tuple[str, Setback]
+CallHandler = Callable[[Action, Callable[..., Any], Any, Any], Awaitable[Any]]
+
+
+async def call_inside(action: Action, call: CallHandler, items: Any, contexts: Any) -> Any:
+    """Call a handler, with `call`, inside the action's middleware.
+
+    A plain context manager is entered where the handler runs: in the handler's thread, if it has
+    one. Asynchronous context managers are entered on the event loop, around the plain ones. If a
+    context manager suppresses an exception of the handler, the items are done.
+    """
+    handler, plain = action.handler, []
+    async with AsyncExitStack() as stack:
+        for middleware in action.middleware:
+            manager = middleware(contexts)
+            if isinstance(manager, AbstractAsyncContextManager):
+                await stack.enter_async_context(manager)
+            elif not isinstance(manager, AbstractContextManager):
+                name = getattr(middleware, "__name__", shown(middleware))
+                raise BadAnswer(f"the middleware {name} must return a context manager")
+            elif action.is_async:
+                stack.enter_context(manager)
+            else:
+                plain.append(manager)
+        if plain:
+            handler = partial(_run_inside, plain, action.handler)
+        return await call(action, handler, items, contexts)
+    return None
+
+
+def _run_inside(
+    managers: list[AbstractContextManager[Any]], handler: Callable[..., Any], *arguments: Any
+) -> Any:
+    with ExitStack() as stack:
+        for manager in managers:
+            stack.enter_context(manager)
+        return handler(*arguments)
+    return None
+
+
+NotHandedOver = tuple[str, Setback]
 """The outcome of an item that could not be handed over: a mark, and the reason."""
 
 
@@ -49,12 +101,12 @@ class RemoteHandover(Protocol):
 
     async def hand_over(
         self, partition: int, held: Held, needs: Needs, pace: float
-    ) -> Refused | None:
+    ) -> NotHandedOver | None:
         """Give the only item of a slice to a worker. Returns the outcome of one that nobody takes.
 
         `needs` are the item's needs, and `pace` is how many items the partition starts a second.
         """
 
 
-HandOver = Callable[[Held], Awaitable[Refused | None]]
-"""Gives the only item of a slice to a worker outside this process: see `Elsewhere.hand_over`."""
+HandOver = Callable[[Held], Awaitable[NotHandedOver | None]]
+"""Gives the only item of a slice to a worker elsewhere: see `RemoteHandover.hand_over`."""

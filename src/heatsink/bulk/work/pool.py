@@ -21,7 +21,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.threads import in_thread
 
-from .calling import Done, HandOver, Refused, RemoteHandover, outcomes_of
+from .calling import Done, HandOver, NotHandedOver, RemoteHandover, call_inside, outcomes_of
 from .handler_errors import (
     TOLD_ELSEWHERE,
     BadAnswer,
@@ -32,7 +32,6 @@ from .handler_errors import (
     verdict,
 )
 from .held import NEVER, Held, Lanes, Ledger, Place
-from .middleware import call_inside
 
 logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
@@ -287,7 +286,7 @@ class WorkerPool:
         """Hand an item over to a worker outside this process, and forget it."""
         assert self.hand_over is not None
         held = job.places[0][0]
-        refused: Refused | None = BACK, Setback(0)
+        refused: NotHandedOver | None = BACK, Setback(0)
         try:
             refused = await self.hand_over(held)
         except HeatsinkError as error:

@@ -32,7 +32,7 @@ from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.nudge import TICK_S, Nudge
 
-from .calling import Refused
+from .calling import NotHandedOver
 from .handler_errors import slow_down
 from .held import LATE_S, NEVER, READY_S, Held, Lanes, Ledger
 from .places import LimitPlaces
@@ -398,7 +398,7 @@ class Pump:
             self.pool.wake(count)
             await self._ready.wait(next_s - self._clock.monotonic_s())
 
-    async def _hand_over(self, held: Held) -> Refused | None:
+    async def _hand_over(self, held: Held) -> NotHandedOver | None:
         """Give the only item of a slice to a worker outside this process."""
         assert self._elsewhere is not None
         needs = tuple(sorted(self._lanes.needs_of([(held, 0)])))

@@ -36,7 +36,7 @@ from heatsink.bulk.store import BACK, DONE, FAILED, RETRY, Outcome, QueueStores,
 from heatsink.errors import Conflict, HeatsinkError, InvalidSetting
 from heatsink.primitives.clock import Clock, now_ms
 
-from .calling import Refused
+from .calling import NotHandedOver
 from .handler_errors import TimedOut, slow_down, verdict
 from .held import Held
 from .places import rule_of
@@ -279,7 +279,7 @@ class Desk:
 
     async def hand_over(
         self, partition: int, held: Held, needs: Needs, pace: float
-    ) -> Refused | None:
+    ) -> NotHandedOver | None:
         """Give the only item of a slice to a worker that waits for it.
 
         Returns the outcome of an item that cannot be given; otherwise None, and the caller is not
