@@ -26,7 +26,7 @@ from .world import TABLE, Upstream, outcome
 PAGES_MAX = 400
 REUSED = "IdempotentParameterMismatchException"
 COMPUTED = "is set to a value that DynamoDB computes"  # of an attribute with a spread index
-INDEX = re.compile(r"IndexName: by-\w+")
+INDEX = re.compile(r"IndexName: by-[\w-]+")
 
 
 class Process(Protocol):

@@ -326,15 +326,22 @@ class Grammar:
             if left == "#k":
                 self._names["#k"] = "pk"
             text = f"{left} = {self.placed({'S': key})}"
+            of_index = rng.random() < 0.15
+            if of_index:
+                others["IndexName"] = rng.choice(["by-score", "by-score-few", "by-pk"])
             if rng.random() < 0.7:
-                text = f"{text} AND {self._range('sk')}"
+                text = f"{text} AND {self._scores() if of_index else self._range('sk')}"
             others["KeyConditionExpression"] = text
-        if rng.random() < 0.15:
-            others["IndexName"] = rng.choice(["by-score", "by-score", "by-pk"])
-            if "sk" in others.get("KeyConditionExpression", ""):
-                others["KeyConditionExpression"] = text.replace("sk", "score")
         self._page(others, ["a", "n", "kind"])
         return "Query", {"TableName": TABLE, **others}
+
+    def _scores(self) -> str:
+        rng = self.rng
+        least, most = sorted([rng.randint(0, 30), rng.randint(0, 30)])
+        if rng.random() < 0.5:
+            return f"score {rng.choice(COMPARISONS[2:])} {self.placed({'N': str(least)})}"
+        bounds = [self.placed({"N": str(one)}) for one in (least, most)]
+        return f"score BETWEEN {bounds[0]} AND {bounds[1]}"
 
     def _range(self, name: str) -> str:
         rng = self.rng
@@ -394,7 +401,7 @@ class Grammar:
     def _scan(self) -> tuple[str, Body]:
         rng, others = self.rng, Body()
         if rng.random() < 0.2:
-            others["IndexName"] = rng.choice(["by-kind", "by-score"])
+            others["IndexName"] = rng.choice(["by-kind", "by-score", "by-score-few"])
         if rng.random() < 0.2:
             others.update(Segment=rng.randint(0, 2), TotalSegments=3)
         self._page(others, ["a", "n", "pk", "sk"])

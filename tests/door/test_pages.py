@@ -399,3 +399,41 @@ def test_an_eventually_consistent_query_reads_no_layout() -> None:
     assert all(isinstance(need, UpstreamCall) for need in needs)
     process.send("Query", whole())
     assert any(not isinstance(need, UpstreamCall) for need in needs)
+
+
+FEW: dict[str, Body] = {
+    "filtered": {"FilterExpression": "begins_with(a, :a)"},
+    "filtered by what it shows": {"FilterExpression": "begins_with(a, :a)", "Select": "COUNT"},
+    "filtered and projected": {
+        "FilterExpression": "begins_with(a, :a)",
+        "ProjectionExpression": "b",
+    },
+    "whole": {"FilterExpression": "begins_with(a, :a)", "Select": "ALL_ATTRIBUTES"},
+}
+
+
+@pytest.mark.parametrize("operation", ["Query", "Scan"])
+@pytest.mark.parametrize("form", FEW)
+def test_a_filter_may_use_attributes_that_a_local_index_lacks(form: str, operation: str) -> None:
+    world = World()
+    world.registry.spread(world.label("room"), 3)
+    world.registry.closed_ms += 100
+    world.renew(world.processes[0])
+    for number in range(12):
+        keys = message(START_MS + number, number)
+        rest = {"score": {"N": str(number)}, "n": {"N": "1"}, "b": {"S": "b"}}
+        item = {**keys, **rest, "a": {"S": "xyz"[number % 3]}}
+        for send in (world.processes[0].send, world.plain.send):
+            send("PutItem", {"TableName": TABLE, "Item": item})
+    values = {":p": {"S": "room"}, ":a": {"S": "y"}}
+    request: Body = {"TableName": TABLE, "IndexName": "by-score-few", **FEW[form]}
+    request["ExpressionAttributeValues"] = values
+    if operation == "Query":
+        request["KeyConditionExpression"] = "pk = :p"
+    else:  # so that the core evaluates the filter
+        request["FilterExpression"] = f"pk = :p AND {request['FilterExpression']}"
+    found, plain = (one.send(operation, request) for one in (world.processes[0], world.plain))
+    for answer in (found, plain):
+        answer.get("Items", []).sort(key=str)
+    assert found == plain
+    assert found["Count"] == 4

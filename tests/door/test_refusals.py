@@ -165,3 +165,33 @@ def test_waits_and_refusals_are_counted_once_each() -> None:
         assert counts["refusals"] == (number if ours else number - 1)
     assert counts["refusals"] == 3  # the last one is DynamoDB's
     assert counts["waits"] == 1
+
+
+def test_of_two_mistakes_in_a_transaction_the_first_one_is_reported() -> None:
+    """The core finds the second one itself, since that item is in a bucket."""
+    world = World()
+    world.registry.spread(world.label("room"), 3)
+    world.registry.closed_ms += 100
+    world.renew(world.processes[0])
+    update = {
+        "Key": {"pk": {"S": "cold"}, "sk": {"S": "META"}},
+        "UpdateExpression": "SET a = :a",
+        "ConditionExpression": "a = a",
+        "ExpressionAttributeValues": {":a": {"S": "x"}},
+    }
+    delete = {
+        "Key": {"pk": {"S": "room"}, "sk": {"S": f"MSG#{text_of(world.now_ms() - 1)}"}},
+        "ConditionExpression": "pk <= :p",
+        "ExpressionAttributeValues": {":p": {"SS": ["x"]}},
+    }
+    actions = [
+        {"Update": {"TableName": TABLE, **update}},
+        {"Delete": {"TableName": TABLE, **delete}},
+    ]
+    messages = []
+    for given in (actions, actions[::-1]):
+        for send in (world.plain.send, world.processes[0].send):
+            with pytest.raises(WireError) as raised:
+                send("TransactWriteItems", {"TransactItems": given})
+            messages.append(raised.value.message)
+    assert messages[0] == messages[1] != messages[2] == messages[3]

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+
 from .items import bare, check_append_only
 from .pages import total
 from .places import ItemPlaces, Keys, Spot
 from .protocol import Body, Need, Renew, Steps, UpstreamCall, WireError, checked, refusal
-from .rewriting import for_place
+from .rewriting import check_expressions, for_place
 from .spread_indexes import NOW, Moment
 from .tagging import TOKENS_LIVE_MS, Tagged, values_in
 
@@ -194,13 +196,19 @@ def _transacted(tables: Tables, parameters: Body, moment: Moment, sent: list[lis
 
     `sent` are the requests that were already sent. Returns None if this one is among them.
     """
-    actions = []
-    for action in parameters["TransactItems"]:
+    given, actions = parameters["TransactItems"], list[Any]()
+    for action in given:
         verb, places = _owner(tables, action)
         if places is None:
             actions.append(action)
-        else:
+            continue
+        try:
             actions.append((yield from _placed_action(places, verb, action[verb], moment)))
+        except ValidationFailed:
+            for earlier in given[: len(actions)]:  # DynamoDB reports the first mistake
+                for one in earlier.values() if isinstance(earlier, dict) else ():
+                    check_expressions(one if isinstance(one, dict) else {})
+            raise
     if actions in sent:
         return None
     sent.append(actions)

@@ -14,7 +14,7 @@ import msgspec
 
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.expressions.key_conditions import KeySchema, KeyTest
-from heatsink.stores.dynamodb.wire.expressions.reading import Expressions
+from heatsink.stores.dynamodb.wire.expressions.reading import Expressions, mentioned
 from heatsink.stores.dynamodb.wire.keys import IndexSchema, KeyPart, Schema
 from heatsink.stores.dynamodb.wire.values import Item
 
@@ -79,6 +79,17 @@ def check_scalars(nested: Iterable[str], table: SpreadTable) -> None:
     of_spread = any(name.startswith(RESERVED) for name in names)
     if of_spread or not table.key_attributes.isdisjoint(names):
         raise ValidationFailed("a key attribute is neither a map nor a list")
+
+
+def lacks(index: Index | None, given: Expressions) -> bool:
+    """Return whether a request's filter or projection uses attributes that an index lacks.
+
+    DynamoDB reads them from the table if the index is local, and refuses the request if it is not.
+    """
+    if index is None or index.projected is None:
+        return False
+    used = given.projection.names().union(mentioned(given.condition, given.scope))
+    return not used <= index.projected
 
 
 def start_at(
@@ -176,6 +187,8 @@ class Page(msgspec.Struct):
     items: list[Item] = []
     scanned: int = 0
     matched: int = 0
+    projected: frozenset[str] | None = None
+    """The attributes to show, if rows have more of them, since the filter needs these."""
 
     def take(self, item: Item) -> None:
         """Count a row, and keep it if the filter holds for it."""
@@ -183,8 +196,11 @@ class Page(msgspec.Struct):
         given = self.given
         if given.condition is None or given.condition.holds(item, given.scope):
             self.matched += 1
-            if not self.count_only:
-                self.items.append(given.projection.of(item))
+            if self.count_only:
+                return
+            if given.projection.paths is None and self.projected is not None:
+                item = {name: one for name, one in item.items() if name in self.projected}
+            self.items.append(given.projection.of(item))
 
     def answer(self, capacities: list[Any]) -> Body:
         answer: Body = {"Count": self.matched, "ScannedCount": self.scanned}

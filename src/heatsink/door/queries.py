@@ -40,6 +40,7 @@ from .pages import (
     check_scalars,
     converted,
     key_condition,
+    lacks,
     must_be_refused,
     schema_of,
     shown_page,
@@ -119,10 +120,8 @@ def _check_start(
 
 
 def _check_projected(request: Query, given: Expressions, index: Index) -> None:
-    names = set(given.projection.names())
-    if index.projected is None:
-        return
-    if request.select == "ALL_ATTRIBUTES" or not names <= index.projected:
+    is_partial = index.projected is not None
+    if (is_partial and request.select == "ALL_ATTRIBUTES") or lacks(index, given):
         raise ValidationFailed("the index does not project an attribute")
 
 
@@ -260,6 +259,8 @@ class Merge:
         self._plain = without_local(parameters)
         self._sources: dict[int | None, Source] = {}
         self._page = Page(asked.given, asked.request.select == "COUNT", [])
+        if asked.of_index is not None and asked.request.select != "ALL_ATTRIBUTES":
+            self._page.projected = asked.of_index.projected
         self._bytes = 0
         self._capacities: list[Any] = []
         self._layout: Layout | None = None
@@ -390,9 +391,7 @@ class Merge:
         if index.is_global or index.projected is None:
             return False
         asked = self._asked
-        if asked.request.select == "ALL_ATTRIBUTES":
-            return True
-        return not asked.given.projection.names() <= index.projected
+        return asked.request.select == "ALL_ATTRIBUTES" or lacks(index, asked.given)
 
     def _feed(self, source: Source, answer: Body) -> None:
         self._capacities.append(answer.get("ConsumedCapacity"))

@@ -75,6 +75,13 @@ def for_place(parameters: Body, table: SpreadTable, key: str) -> Body:
     }
 
 
+def check_expressions(parameters: Body) -> None:
+    """Raise `ValidationFailed` for an expression that DynamoDB would refuse."""
+    if is_formed(parameters):
+        texts = {field: parameters.get(field) for field in (UPDATE, CONDITION)}
+        read_expressions(parameters.get(NAMES), parameters.get(VALUES), texts)
+
+
 def is_formed(parameters: Body) -> bool:
     """Return whether the fields of expressions have the right types.
 

@@ -25,6 +25,7 @@ from .pages import (
     check_scalars,
     converted,
     key_condition,
+    lacks,
     must_be_refused,
     schema_of,
     shown_page,
@@ -71,7 +72,7 @@ def _page(places: ItemPlaces, operation: str, parameters: Body, index: Index | N
         if _filters_by(places.table.partition_key, parameters):
             given, tests = prepared(operation, parameters)
             check_page(places, operation, given, (tests, index))
-            return (yield from _filtered(places, operation, changed, (given, tests)))
+            return (yield from _filtered(places, operation, changed, (given, tests, index)))
     except ValidationFailed:
         return (yield from must_be_refused(operation, parameters))
     [answer] = checked((yield [UpstreamCall(operation, changed)]))
@@ -113,24 +114,27 @@ def check_page(
         assert given.condition is not None
         check_filter(given, schema.names, "Filter Expression")
     check_scalars(given.nested, places.table)
-    if index is None or index.projected is None:
-        return
-    if not given.projection.names() <= index.projected:
+    if index is not None and index.is_global and lacks(index, given):
         raise ValidationFailed("the index does not project an attribute")
 
 
 def _filtered(
-    places: ItemPlaces, operation: str, parameters: Body, of: tuple[Expressions, dict[str, KeyTest]]
+    places: ItemPlaces,
+    operation: str,
+    parameters: Body,
+    of: tuple[Expressions, dict[str, KeyTest], Index | None],
 ) -> Steps:
     """Read whole rows, and evaluate filter and projection here."""
-    given, tests = of
-    plain = without_local(parameters)
+    given, tests, index = of
+    plain, select = without_local(parameters), parameters.get("Select")
     if tests:
         plain.update(key_condition(tests, {}))
-    if parameters.get("Select") == "ALL_ATTRIBUTES":
+    if select == "ALL_ATTRIBUTES" or lacks(index, given):
         plain["Select"] = "ALL_ATTRIBUTES"
     [answer] = checked((yield [UpstreamCall(operation, plain)]))
-    page = Page(given, parameters.get("Select") == "COUNT", [])
+    page = Page(given, select == "COUNT", [])
+    if index is not None and select != "ALL_ATTRIBUTES":
+        page.projected = index.projected
     for item in answer["Items"]:
         page.take(places.shown(item))
     shown: Body = page.answer([answer.get("ConsumedCapacity")])

@@ -137,6 +137,22 @@ def test_a_local_index_fetches_what_it_lacks(client: DynamoDBClient, people: str
     assert whole[0] == person("a", "3", "oslo", 10)
 
 
+def test_what_a_filter_of_a_local_index_fetches_is_not_shown(
+    client: DynamoDBClient, people: str
+) -> None:
+    fill(client, people)
+    page = client.query(
+        TableName=people,
+        IndexName=LOCAL,
+        KeyConditionExpression="pk = :p",
+        FilterExpression="city = :c",
+        ExpressionAttributeValues={":p": {"S": "a"}, ":c": {"S": "oslo"}},
+    )
+    assert page["ScannedCount"] == 3
+    assert 0 < page["Count"] < 3
+    assert page["Items"][0].keys() == {"pk", "sk", "age"}
+
+
 def test_a_scan_of_an_index_skips_items_without_its_keys(
     client: DynamoDBClient, people: str
 ) -> None:

@@ -92,6 +92,8 @@ class _PageRules(msgspec.Struct, frozen=True):
     given: Expressions
     count_only: bool
     limit: int | None
+    projected: frozenset[str] | None
+    """The attributes to show if the request names none; None means all."""
 
     def collect(self, rows: Iterator[StoredItem]) -> Seen:
         found: list[Item] = []
@@ -118,7 +120,9 @@ class _PageRules(msgspec.Struct, frozen=True):
     def _shown(self, items: list[Item]) -> list[Item]:
         if self.count_only:
             return []
-        projection = self.given.projection
+        projection, projected = self.given.projection, self.projected
+        if projection.paths is None and projected is not None:
+            return [{name: item[name] for name in item if name in projected} for item in items]
         if projection.paths is None:
             return items
         return [projection.of(item) for item in items]
@@ -130,6 +134,13 @@ class _PageRules(msgspec.Struct, frozen=True):
     def missing_in(self, index: LocalIndex) -> list[str]:
         """Return the attributes that the request needs and the index does not have."""
         return index.spec.missing(self.filtered() | self.given.projection.names())
+
+
+def _rules(source: Source, request: Query | Scan, given: Expressions) -> _PageRules:
+    projected = None
+    if isinstance(source, LocalIndex) and request.select != "ALL_ATTRIBUTES":
+        projected = source.spec.projected  # the filter may need more than that
+    return _PageRules(given, request.select == "COUNT", request.limit, projected)
 
 
 def query(database: Database, request: Query) -> Json:
@@ -151,7 +162,7 @@ def query(database: Database, request: Query) -> Json:
     _check_whole(source, request)
     if given.nested:
         table.check_scalars(given.nested)
-    rules = _PageRules(given, request.select == "COUNT", request.limit)
+    rules = _rules(source, request, given)
     rows = source.read_from(request.consistent_read)
     found = rows.query(hash_, bounds, request.scan_index_forward, after)
     fetched = _fetched(table, source, request, rules)
@@ -235,7 +246,7 @@ def scan(database: Database, request: Scan) -> Json:
     if given.nested:
         table.check_scalars(given.nested)
     noted: list[StoredItem] = []
-    rules = _PageRules(given, request.select == "COUNT", request.limit)
+    rules = _rules(source, request, given)
     found = _noting(rows.scan(first, until, after), noted)
     fetched = _fetched(table, source, request, rules)
     seen = rules.collect(found if fetched is None else fetched.of(found))
