@@ -115,7 +115,7 @@ def test_an_index_that_is_sorted_by_the_partition_key_must_be_unused() -> None:
     with pytest.raises(InvalidSetting, match="unused_indexes"):
         described(declared(), description)
     found = described(declared(unused_indexes=frozenset({"inverted"})), description)
-    assert set(found.indexes) == {"inverted", "by-score"}
+    assert set(found.indexes) == {"inverted", "by-score", "by-score-few"}
 
 
 def test_numbers_of_buckets_have_limits() -> None:

@@ -178,6 +178,12 @@ async def _check_upstream(client: DynamoClient, endpoint: str) -> None:
         logger.warning("%s has no %s: requests that need them fail there", endpoint, named)
 
 
+def skip_in_collections() -> None:
+    """Let garbage collections skip all objects that are here now: they stay until the end."""
+    gc.collect()
+    gc.freeze()
+
+
 def tell_dry_runs(spread: Spreading) -> None:
     for table, command in spread.dry_runs():
         text = f"table {table} is in a dry run: no key of it is spread before `{command}`"
@@ -221,8 +227,7 @@ async def _serve(
         await gate.start(listeners, tls_of(settings.tls))
         stack.push_async_callback(gate.end)
         port = int(listeners[0].getsockname()[1])
-        gc.collect()
-        gc.freeze()  # what is here now stays: later collections need not look at it
+        skip_in_collections()
         if ready is None:
             tell_started(settings, port)
         else:
