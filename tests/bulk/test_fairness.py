@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from heatsink.bulk import Context
-from heatsink.bulk.work.held import LATE_S, HomeClock
+from heatsink.bulk.work.home_clock import LATE_S, HomeClock
 from tests.planted import usually
 
 from .world import World, on_virtual_time

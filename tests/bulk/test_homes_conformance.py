@@ -182,6 +182,19 @@ async def test_a_lane_without_a_limit_is_granted_everything(stores: QueueStores)
     assert (grants.size, grants.wait_ms) == (1_000, [0.0, 0.0, 0.0])
 
 
+async def test_a_rate_begins_when_nobody_starts_items_without_start_times_any_more(
+    stores: QueueStores, clock: ManualClock
+) -> None:
+    assert (await stores.limits.reserve("mail", 0, 0)).free_ms == 0.0
+    free = await stores.limits.reserve("mail", 5, 0)
+    assert free.free_ms > 0.0
+    await clock.advance(0.25)
+    await stores.limits.declare("mail", Rate(10))
+    first = await stores.limits.reserve("mail", 1, 10_000)
+    assert first.free_ms == 0.0
+    assert free.free_ms - 250.0 <= first.wait_ms[0] <= 1_020.0
+
+
 async def test_a_declared_rate_is_booked_ahead_and_never_twice(stores: QueueStores) -> None:
     await stores.limits.declare("mail", Rate(10))
     assert await stores.limits.rate_of("mail") == 10.0

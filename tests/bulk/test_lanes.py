@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from heatsink.bulk.batch import Rate, packed
 from heatsink.bulk.store import LATE_MS, Grants, Slice
-from heatsink.bulk.work.held import Held, HomeClock, Lanes
+from heatsink.bulk.work.held import Held, Lanes
+from heatsink.bulk.work.home_clock import HomeClock
 from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue.homes import MemoryLimits
 from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time

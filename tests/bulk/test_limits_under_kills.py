@@ -327,3 +327,28 @@ def test_a_place_changes_hands_less_often_where_calls_take_long() -> None:
         turns = run_on_virtual_time(_turns(latency_s))
         changes[latency_s] = sum(one != other for one, other in pairwise(turns))
     assert changes[0.02] < changes[0.0005] / 2
+
+
+async def _used(latency_s: float, takes_s: float) -> float:
+    """Return which part of the places of a limit is in use while items wait."""
+    with patch("tests.bulk.world.LATENCY_S", (latency_s, latency_s)):
+        world, begins_s = World(partitions=1), list[float]()
+
+        @world.action(limits=[Limit("three", running=3)])
+        async def send(_: Any, __: Context) -> None:
+            begins_s.append(world.clock.monotonic_s())
+            await asyncio.sleep(takes_s)
+
+        async with world.consumer(workers=4):
+            while not (await world.server.places.declared()).limits:
+                await world.clock.sleep(0.1)
+            batch = await world.bulk.submit("send", range(90))
+            await world.bulk.wait(batch.id)
+        first_s, last_s = begins_s[9], begins_s[-1]  # the worker has learned how long items take
+        return (90 - 10) * takes_s / 3 / (last_s - first_s)
+
+
+@pytest.mark.parametrize("latency_s", [0.001, 0.04])
+def test_a_place_is_used_again_at_once_also_where_calls_take_long(latency_s: float) -> None:
+    """The next item is here already, and needs no start time."""
+    assert run_on_virtual_time(_used(latency_s, 0.5)) > 0.95

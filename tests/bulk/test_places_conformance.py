@@ -31,8 +31,10 @@ from heatsink.stores.memory.queue.places import OFFER_MS
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing import ManualClock
 from heatsink.testing.clocks import BEGINNING_S
+from heatsink.testing.redis import RedisServer
 from tests.planted import usually
-from tests.servers import patient_url
+from tests.servers import patient_url, real
+from tests.waiting import soon
 
 LEASE_MS = 10_000
 HEARD_S, RING_AGAIN_S = 30.0, 0.1
@@ -192,6 +194,37 @@ async def test_nothing_is_granted_for_one_lease_by_a_server_that_was_wiped(home:
     await home.hold("b", running=3)
     await home.wait(1)
     assert await home.granted("c", want=5) == 2
+
+
+async def test_nothing_is_granted_for_one_lease_by_a_replica_that_never_had_the_home(
+    home: Home,
+) -> None:
+    """It was promoted, and does not know the limit: it may have lost all places."""
+    home.name[0] = "2+"
+    new = await home.hold("new", want=5)
+    assert (new.granted[0].places, new.quiet_ms) == (0, LEASE_MS)
+    assert await home.granted("old", running=4) == 0
+    await home.wait(LEASE_MS - 1)
+    await home.hold("old", running=4)
+    await home.wait(1)
+    assert await home.granted("new", want=5) == 1
+
+
+async def test_a_real_replica_knows_that_it_was_promoted(clock: ManualClock) -> None:
+    with (
+        real(lambda: RedisServer(options={"repl-diskless-sync-delay": "0"})) as primary,
+        real(lambda: RedisServer(options={"replicaof": f"127.0.0.1 {primary.port}"})) as replica,
+    ):
+        await soon(lambda: "state=online" in primary.command("INFO", "replication"))
+        replica.command("REPLICAOF", "NO", "ONE")
+        quiet_ms = []
+        for url in (primary.url, replica.url):
+            stores = open_queue(url, clock, Random(1), BulkSettings(durability="relaxed"))
+            home = Home(stores, clock, [""])
+            quiet_ms.append((await home.hold("a", want=1)).quiet_ms)
+            await stores.close()
+    assert quiet_ms[0] == 0.0
+    assert quiet_ms[1] > LEASE_MS / 2
 
 
 async def test_a_new_home_grants_nothing_before_it_is_durable(home: Home) -> None:

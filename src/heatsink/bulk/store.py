@@ -395,13 +395,16 @@ class Grants(msgspec.Struct, frozen=True):
 
     The items of a grant may start when these milliseconds have passed. A start time that is not
     used soon expires. `now_ms` is the time in the limit's home slot. The next start time that
-    nobody has booked is in `then_ms`.
+    nobody has booked is in `then_ms`. A lane without a rate needs no start times: its items may
+    start at any time within `free_ms` after the request. A rate that is declared meanwhile begins
+    after that.
     """
 
     size: int
     wait_ms: list[float]
     now_ms: float
     then_ms: float
+    free_ms: float = 0.0
 
 
 class LimitStore(Protocol):

@@ -32,11 +32,13 @@ from heatsink.bulk.store import (
 from heatsink.bulk.submit import Submission
 from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.bulk.work.division import PLAIN, Division
-from heatsink.bulk.work.held import HomeClock, Lanes, Ledger
+from heatsink.bulk.work.held import Lanes, Ledger
+from heatsink.bulk.work.home_clock import HomeClock
 from heatsink.bulk.work.pump import Pump
 from heatsink.bulk.work.remote import Desk, ItemLease, lease_of
 from heatsink.primitives import slot_time
 from heatsink.primitives.slot_time import SlotEvidence, SlotTime
+from heatsink.stores.memory.queue import homes
 from heatsink.stores.memory.queue.homes import MemoryBatches, MemoryLimits, MemorySingles
 from heatsink.stores.memory.queue.moves import MemoryMoves
 from heatsink.stores.memory.queue.parts import PartShare
@@ -672,6 +674,13 @@ def a_grant_that_is_lost_with_its_home() -> Iterator[None]:
 
 
 @scenario_bug
+def a_promoted_server_without_the_home() -> Iterator[None]:
+    """It takes a limit that it does not know for one that nobody has used yet."""
+    with patch("heatsink.stores.memory.queue.places.PROMOTED", "(never)"):
+        yield
+
+
+@scenario_bug
 def a_release_that_wakes_nobody() -> Iterator[None]:
     deal = LimitKey.deal
 
@@ -721,6 +730,18 @@ def a_pump_that_ends_while_a_handler_runs() -> Iterator[None]:
 def items_without_places_that_take_up_the_room() -> Iterator[None]:
     """They wait for a place, and the items that have one wait to be claimed."""
     with patch.object(Lanes, "startable", Lanes.held):
+        yield
+
+
+@scenario_bug
+def a_rate_that_begins_too_early() -> Iterator[None]:
+    """Workers still start items without start times, and the new rate does not count these."""
+    declared = homes.declared
+
+    def at_once(limit: homes.RateState, *rest: Any) -> homes.RateState:
+        return declared(replace(limit, free_ms=0.0), *rest)
+
+    with patch.object(homes, "declared", at_once):
         yield
 
 

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from heatsink.bulk import Context, Limit
+from heatsink.bulk.batch import Rate
 from heatsink.bulk.limits import Ask, HoldRequest, Offer, hold_places
 from heatsink.bulk.work.places import rule_of
 from heatsink.errors import Overloaded
+from heatsink.stores.memory.queue.homes import MemoryLimits
 from heatsink.stores.memory.queue.places import LimitHome, MemoryPlaces
 from heatsink.testing import ManualClock
 from tests.bulk.world import World, stubborn_sleep
@@ -73,6 +75,20 @@ async def a_grant_that_is_lost_with_its_home() -> None:
     before = sum(granted.places for granted in answer.granted)
     await home.store.confirm("one", answer.server)
     assert before + await home.ask("b", 1, want=1) == 1
+
+
+async def a_promoted_server_without_the_home() -> None:
+    """The replica lags, and nobody waited for it: `durability="relaxed"`."""
+    home = PlaceHome()
+    assert await home.ask("a", 1, want=1) == 1
+    home.store.homes.clear()
+    home.store.server[0] = "the replica+"
+    assert await home.ask("b", 1, want=1) == 0
+    await home.clock.advance(LEASE_MS / 3000)
+    assert await home.ask("a", 2, running=1) == 0
+    await home.clock.advance(LEASE_MS / 1000)
+    assert await home.ask("a", 3, running=1) == 0
+    assert await home.ask("b", 2, want=1) == 0
 
 
 async def a_release_that_wakes_nobody() -> None:
@@ -173,16 +189,27 @@ async def items_without_places_that_take_up_the_room() -> None:
         assert (await producer.status(batch.id)).done == 3
 
 
+async def a_rate_that_begins_too_early() -> None:
+    """A worker starts items of a lane without a rate, and then the lane gets one."""
+    limits = MemoryLimits(ManualClock())
+    free = await limits.reserve("send/ada", 5, 0)
+    await limits.declare("send/ada", Rate(1))
+    booked = await limits.reserve("send/ada", 1, 10_000)
+    assert booked.wait_ms[0] >= free.free_ms > 0.0
+
+
 PLACE_SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
     scenario.__name__: scenario
     for scenario in (
         a_place_given_twice_after_a_fail_over,
         a_grant_that_is_lost_with_its_home,
+        a_promoted_server_without_the_home,
         a_release_that_wakes_nobody,
         a_place_taken_back_by_a_late_call,
         a_change_that_a_worker_does_not_hear_of,
         a_waiting_item_that_holds_up_others,
         a_pump_that_ends_while_a_handler_runs,
         items_without_places_that_take_up_the_room,
+        a_rate_that_begins_too_early,
     )
 }

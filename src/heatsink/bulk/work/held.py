@@ -9,6 +9,9 @@ begins when its start time has come and a worker is free. A start time that is n
 `LATE_MS` expires, and its item waits for another start time. So delays in this process never break
 the rate limit. If this process knows the slot's clock only roughly, it tells the slot with each
 booking how late its starts may be.
+
+A lane whose items only need places at limits has no rate. The slot then says for how long items may
+start without start times: a `Pass`. So an item that has a place starts without another call.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from math import ceil
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,21 +45,19 @@ from heatsink.bulk.store import (
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 
+from .home_clock import HomeClock
 from .places import LimitPlaces
 
 logger = logging.getLogger("heatsink")
 UNREADABLE = "the item's chunk cannot be read: the queue's data is damaged"
 AHEAD_MS = int(BOOKED_MS_MAX)
-LATE_S = LATE_MS / 1000
 LEAD_S = 0.05  # how long before they are needed items are claimed and starts booked, and more if
 ANSWERS_AHEAD = 2  # the store answers slowly: a call may have to wait until another is answered
 ANSWER_S_MAX = 0.1
 READY_S = 0.1  # a claim takes the items that start within this time
 RETRY_S = 0.25
 ASK_AGAIN_S = (0.01, 2.0)  # bounds of the pause when no start is free: the rate may be raised
-DRIFT, TICK_S = 1e-4, 0.001  # two clocks' maximum drift; slots round their time down to ms
-ROUGH_S = 0.03  # a limit's clock is asked again if it is known less exactly, for ANSWERS at most
-ANSWERS = 4
+ENDING_MIN = 0.01
 NEWS_BYTES = 4 << 20  # results per call to the store; larger calls would hold up other calls
 NEVER = float("inf")
 _RUNNING, _BACK, _FAILED = ord(RUNNING), ord(BACK), ord(FAILED)
@@ -226,67 +228,17 @@ class Ledger:
 # -- lanes with a rate -------------------------------------------------------------------------
 
 
-class HomeClock:
-    """Estimates the clock of a rate limit's home slot from the times in its answers.
-
-    The home slot read its clock at some time between the request and the answer, and tells whole
-    milliseconds. So every answer gives an interval for the difference of the two clocks, and the
-    intersection of many is more exact. A start within `window` is on time by the home slot's clock,
-    however long the booking took. Without the estimate, starts that were booked before and after a
-    slow answer could come closer together than the rate allows. If it is not exact, starts may be
-    late by up to `late_s`. Each booking states this delay, and the limit then leaves more time
-    before later starts. If the estimate is off by less than `ROUGH_S`, this costs less than to ask
-    again. Otherwise the lane waits for up to `ANSWERS` answers.
-    """
-
-    def __init__(self) -> None:
-        self._low_s, self._high_s = float("-inf"), float("inf")
-        self._learned_s = 0.0
-        self._answers = 0
-
-    def learn(self, home_s: float, asked_s: float, now_s: float) -> bool:
-        """Learn from an answer: it came at `now_s` to a request of `asked_s`, and carries `home_s`.
-
-        Returns False if it contradicts earlier answers, since somebody has set one of the clocks.
-        Then the estimate starts anew, and bookings made before may have stated a shorter delay.
-        """
-        drift_s = DRIFT * (now_s - self._learned_s)
-        low_s, high_s = asked_s - home_s - TICK_S, now_s - home_s
-        agrees = self._low_s - drift_s <= high_s and low_s <= self._high_s + drift_s
-        if agrees:
-            low_s = max(low_s, self._low_s - drift_s)
-            high_s = min(high_s, self._high_s + drift_s)
-        self._answers = self._answers + 1 if agrees else 1
-        self._low_s, self._high_s, self._learned_s = low_s, high_s, now_s
-        return agrees
-
-    @property
-    def _is_exact(self) -> bool:
-        return self._high_s - self._low_s <= LATE_S / 2
-
-    @property
-    def is_known(self) -> bool:
-        return self._high_s - self._low_s <= ROUGH_S or self._answers >= ANSWERS
-
-    def late_s(self, now_s: float) -> float:
-        """Return how late a start that is booked now may be by the home slot's clock."""
-        drift_s = DRIFT * (now_s - self._learned_s)
-        width_s = self._high_s - self._low_s + 2 * drift_s
-        return LATE_S if width_s <= LATE_S / 2 else LATE_S + width_s
-
-    def window(self, home_s: float) -> tuple[float, float]:
-        """Return the earliest and latest local time for a start that was booked for `home_s`.
-
-        `home_s` is a time by the clock of the home slot.
-        """
-        latest_s = home_s + (self._low_s if self._is_exact else self._high_s) + LATE_S
-        return home_s + self._high_s, latest_s
-
-
 class Start(NamedTuple):
     from_s: float
     by_s: float
     size: int
+
+
+@dataclass
+class Pass:
+    """Until `by_s`, items of these lanes may start without start times: they have no rate."""
+
+    by_s: float = 0.0
 
 
 @dataclass
@@ -296,8 +248,9 @@ class Lane:
     `waiting` is the number of items that are not claimed yet. `items` holds the claimed items that
     have not started. The last booking took `took_s`. The largest grant so far was for `grant`
     items. If the items need places at limits (`needs`), `permits` is the number of items for which
-    the lane already has all places. Start times are booked under `base`, the lane's name without
-    the needs.
+    the lane already has all places, and `running` items have started. `ahead` items are claimed for
+    places that will soon be free. Start times are booked under `base`, the lane's name without the
+    needs. All lanes of a `base` share the `free` pass, which is in force if the lane `is_free`.
     """
 
     starts: deque[Start] = field(default_factory=deque)
@@ -310,6 +263,10 @@ class Lane:
     base: str = ""
     needs: Needs = ()
     permits: int = 0
+    running: int = 0
+    ahead: int = 0
+    free: Pass = field(default_factory=Pass)
+    is_free: bool = False
 
     @property
     def work(self) -> int:
@@ -317,8 +274,14 @@ class Lane:
         return self.waiting + len(self.items)
 
     def forfeit(self, now_s: float) -> None:
+        self.is_free = now_s < self.free.by_s
         while self.starts and self.starts[0].by_s <= now_s:
             self.starts.popleft()
+
+    @property
+    def startable(self) -> int:
+        """How many items wait for nothing but a start time: they have places at all limits."""
+        return min(self.work, self.permits) if self.needs else self.work
 
     @property
     def lead_s(self) -> float:
@@ -330,7 +293,11 @@ class Lane:
         """When the next claimed item may start; `NEVER` without item, start time or permit."""
         if self.needs and not self.permits:
             return NEVER
-        return self.starts[0].from_s if self.starts and self.items else NEVER
+        if not self.items:
+            return NEVER
+        if self.is_free:
+            return 0.0
+        return self.starts[0].from_s if self.starts else NEVER
 
     def after(self, now_s: float) -> float:
         """Return the first booked start time after `now_s`; `NEVER` if there is none."""
@@ -338,6 +305,8 @@ class Lane:
 
     def booked(self, until_s: float) -> int:
         """Return how many items may start by `until_s` at the start times booked so far."""
+        if self.is_free:
+            return self.startable
         due = takewhile(lambda start: start.from_s <= until_s, self.starts)
         return sum(start.size for start in due)
 
@@ -349,6 +318,8 @@ class Lane:
         """
         if not self.waiting:
             return NEVER
+        if self.is_free:
+            return 0.0 if self.lacks(0.0) else NEVER
         spare = len(self.items)
         for start in self.starts:
             spare -= start.size
@@ -358,19 +329,21 @@ class Lane:
 
     def lacks(self, until_s: float) -> int:
         """Return how many more items to claim for the booked start times up to `until_s`."""
-        return min(max(self.booked(until_s) - len(self.items), 0), self.waiting)
+        ahead = self.ahead if self.is_free else 0
+        return min(max(self.booked(until_s) + ahead - len(self.items), 0), self.waiting)
 
     @property
     def unbooked(self) -> int:
-        most = min(self.work, self.permits) if self.needs else self.work
-        return most - self.booked(NEVER)
+        return self.startable - self.booked(NEVER)
 
     @property
     def book_s(self) -> float:
         """The time at which to book more start times: shortly before the last booked start time.
 
-        `NEVER` if all items have start times.
+        `NEVER` if all items have start times. A pass is renewed while items start.
         """
+        if self.is_free and (self.startable or (self.running and self.work)):
+            return max(self.retry_s, self.free.by_s - self.lead_s)
         if self.unbooked <= 0:
             return NEVER
         return max(self.retry_s, self.starts[-1].from_s - self.lead_s if self.starts else 0.0)
@@ -384,6 +357,8 @@ class Lane:
         taken: list[Place] = []
         if self.needs:
             most = min(most, self.permits)
+        if self.is_free:
+            taken += [self.items.popleft() for _ in range(min(most, len(self.items)))]
         while self.start_s <= now_s and len(taken) < most:
             start = self.starts.popleft()
             count = min(start.size, most - len(taken), len(self.items))
@@ -392,6 +367,7 @@ class Lane:
                 self.starts.appendleft(start._replace(size=start.size - count))
         if self.needs:
             self.permits -= len(taken)
+            self.running += len(taken)
         return taken
 
 
@@ -403,6 +379,9 @@ class Lanes:
         self._places = places
         self._clock = clock
         self._lanes: dict[str, Lane] = {}
+        self._passes: dict[str, Pass] = {}
+        self.ending = 0.0
+        """The share of the running items that will have ended when the store answers a claim."""
         self.idle_until_s = NEVER
 
     # -- starts ----------------------------------------------------------------------------
@@ -414,11 +393,13 @@ class Lanes:
         self._lanes = {name: self._lanes.get(name) or self._new_lane(name) for name in names}
         for name, lane in self._lanes.items():
             lane.waiting = known.get(name, 0)
+        bases = {lane.base for lane in self._lanes.values()}
+        self._passes = {base: each for base, each in self._passes.items() if base in bases}
 
     def _new_lane(self, name: str) -> Lane:
-        if self._places is None:
-            return Lane(base=name)
-        return Lane(base=lane_and_needs(name)[0], needs=self._places.book.needs(name))
+        base = lane_and_needs(name)[0] if self._places else name
+        needs = self._places.book.needs(name) if self._places else ()
+        return Lane(base=base, needs=needs, free=self._passes.setdefault(base, Pass()))
 
     async def book(self, room: int, run: int) -> None:
         """Book start times for the lanes that will soon have none.
@@ -432,12 +413,19 @@ class Lanes:
         now_s = self._clock.monotonic_s()
         soon = sum(lane.booked(now_s + READY_S) for lane in self._lanes.values())
         most = max(room - soon, 1)
-        needy = [each for each in self._lanes.items() if each[1].book_s <= now_s]
+        self._forfeit()
+        needy = self._needy(now_s)
         counts = [
             min(most, run) if lane.lasts(now_s) else max(most, lane.grant) for _, lane in needy
         ]
         calls = (self._reserve(*each, count) for each, count in zip(needy, counts, strict=True))
         await asyncio.gather(*calls)
+
+    def _needy(self, now_s: float) -> list[tuple[str, Lane]]:
+        """Return the lanes that need start times. Of those that share a pass, one renews it."""
+        needy = [each for each in self._lanes.items() if each[1].book_s <= now_s]
+        renewing = {lane.base: (name, lane) for name, lane in needy if lane.is_free}
+        return [*renewing.values(), *(each for each in needy if not each[1].is_free)]
 
     @property
     def book_s(self) -> float:
@@ -447,13 +435,18 @@ class Lanes:
     async def _reserve(self, name: str, lane: Lane, most: int) -> None:
         asked_s = self._clock.monotonic_s()
         try:
-            grants = await self._booked(lane.base or name, min(lane.unbooked, most), lane.clock)
+            starts = max(min(lane.unbooked, most), 1)
+            grants = await self._booked(lane.base or name, starts, lane.clock)
         except HeatsinkError as error:
             logger.info("booking start times for a rate-limited lane failed: %s", error)
             lane.retry_s = self._clock.monotonic_s() + RETRY_S
             return
-        lane.grant = max(lane.grant, grants.size)
         lane.took_s = self._clock.monotonic_s() - asked_s
+        lane.free.by_s = asked_s + grants.free_ms / 1000 if grants.free_ms else 0.0
+        if grants.free_ms:
+            self.idle_until_s = 0.0
+            return
+        lane.grant = max(lane.grant, grants.size)
         if not grants.wait_ms:
             pause_s = min(max(grants.then_ms / 2000, ASK_AGAIN_S[0]), ASK_AGAIN_S[1])
             lane.retry_s = self._clock.monotonic_s() + pause_s
@@ -489,6 +482,7 @@ class Lanes:
         now_s = self._clock.monotonic_s()
         for lane in self._lanes.values():
             lane.forfeit(now_s)
+            lane.ahead = ceil(lane.running * self.ending) if self.ending > ENDING_MIN else 0
         return now_s
 
     def lacking(self, room: int) -> dict[str, int]:
@@ -529,7 +523,7 @@ class Lanes:
         a lane with places could be claimed, and all would wait for ever.
         """
         lanes = self._lanes.values()
-        return sum(min(len(e.items), e.permits) if e.needs else len(e.items) for e in lanes)
+        return sum(min(len(each.items), each.startable) for each in lanes)
 
     # -- starting --------------------------------------------------------------------------
 
@@ -574,7 +568,10 @@ class Lanes:
             if not held.lanes or self._places is None:
                 continue
             name = held.lanes[offset]
-            lane = None if is_elsewhere else self._lanes.get(name)
+            lane = self._lanes.get(name)
+            if lane is not None:
+                lane.running = max(lane.running - 1, 0)
+            lane = None if is_elsewhere else lane
             needs = self._places.book.needs(name)
             if needs and self._places.ended(needs, lane) and lane is not None:
                 lane.permits += 1

@@ -49,6 +49,7 @@ from heatsink.primitives.clock import Clock
 logger = logging.getLogger("heatsink")
 NEVER = float("inf")
 RENEW = 1 / 3  # of a lease: when seats are renewed
+SOON = RENEW / 2  # of a lease: seats that are due so soon share the call of those that are due now
 STOP = 0.9  # of a lease: when handlers are cancelled if no renewal has succeeded
 PAUSE_S = (0.25, 2.0)  # bounds of the pause after a failed call
 AGAIN_S = 0.001
@@ -365,6 +366,7 @@ class LimitPlaces:
         """
         known, now_s = self.book.limit(limit), self._clock.monotonic_s()
         seats, users = self._seats[limit], self._users(limit, lanes)
+        soon_s = now_s + SOON * self._lease_s
         asks = []
         for key, seat in seats.items():
             permits = sum(lanes[at].permits for at in users.get(key, ()))
@@ -373,7 +375,7 @@ class LimitPlaces:
             if seat.want and seat.blocked_s > now_s:  # its lanes stay in the line
                 work = sum(lanes[at].work - lanes[at].permits for at in users.get(key, ()))
                 want = max(want, min(seat.want, work - lacking))
-            is_due = seat.is_changed or now_s >= seat.renew_s or seat.fresh > permits + lacking
+            is_due = seat.is_changed or soon_s >= seat.renew_s or seat.fresh > permits + lacking
             is_due = is_due or want != seat.want or (want > 0 and seat.blocked_s <= now_s)
             if is_due and not (seat.is_idle and not want):
                 seat.fresh = min(seat.fresh, permits + lacking)

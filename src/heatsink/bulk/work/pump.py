@@ -34,7 +34,8 @@ from heatsink.primitives.nudge import TICK_S, Nudge
 
 from .calling import NotHandedOver
 from .handler_errors import slow_down
-from .held import LATE_S, NEVER, READY_S, Held, Lanes, Ledger
+from .held import NEVER, READY_S, Held, Lanes, Ledger
+from .home_clock import LATE_S
 from .places import LimitPlaces
 from .pool import AnswerTime, Terms, WorkerPool
 
@@ -46,6 +47,7 @@ CLAIM_MAX = 1_000
 QUICK_MAX = 64  # quick items to claim ahead before the pace is known
 FLUSH_S, FLUSH_S_MAX = 0.005, 0.1  # pause between flushes; longer if the store is slow
 RUN_SHARE = 8  # starts in a row: 1, and 1 more for each 8 workers
+EMPTY_S = 0.02  # pause after a claim that got nothing
 POLL_S = 1.0  # how often a partition is polled
 REST_S = 60.0  # how often one is polled that the consumer asks whether it is idle
 MIND_S = 0.25
@@ -91,8 +93,7 @@ class Pump:
         self._lanes = Lanes(stores.limits, clock, self._places)
         self._nudge, self._news = Nudge(), Nudge()
         self._depths, self._ready, self._holding, self._leased = Nudge(), Nudge(), Nudge(), Nudge()
-        self._pace = Pace()
-        self._answers = AnswerTime()
+        self._pace, self._answers = Pace(), AnswerTime()
         self.meter = meter
         self.pool = WorkerPool(
             actions,
@@ -128,12 +129,12 @@ class Pump:
 
     def offered(self, limit: str, key: str) -> None:
         """Ask a limit again: it has offered this partition a place."""
-        if self._places is not None:
+        if self._places:
             self._places.offered(limit, key)
 
     def ask_again(self) -> None:
         """Ask all limits again: an operator has changed one."""
-        if self._places is not None:
+        if self._places:
             self._places.ask_again()
 
     def obey(self, controls: Controls) -> None:
@@ -148,16 +149,15 @@ class Pump:
         self.ring()
 
     def _on_room(self) -> None:
-        """Note that items may start now, or that nobody waits for any."""
+        """Note that items may start or be claimed now, or that nobody waits for any."""
         for nudge in (self._nudge, self._depths, self._seats):
             nudge()
 
     def _on_change(self) -> None:
         self._news()
         if self._places is not None:
-            self._seats()
-            self._depths()
-        if self._has_more and self.pool.backlog <= self._ahead // 2:
+            self._on_room()
+        elif self._has_more and self.pool.backlog <= self._ahead // 2:
             self._nudge()
 
     # -- claiming --------------------------------------------------------------------------
@@ -218,6 +218,7 @@ class Pump:
     async def _fill(self) -> float:
         now_s = self._clock.monotonic_s()
         self._pace.learn(self.pool.finished, now_s)
+        self._lanes.ending = self._claim_s / max(self.pool.item_s, TICK_S)
         lacking, want = self._lanes.lacking(self._room() - self._lanes.startable), self._want()
         is_worth_it = want > 0 and (self._has_more or now_s >= self._look_s)
         if not lacking and not is_worth_it:
@@ -234,7 +235,7 @@ class Pump:
         self._start(claimed)
         if claimed.more and self._want() > 0 and claimed.slices:
             return 0.0
-        return self._until_next()
+        return self._until_next() if claimed.slices else max(self._until_next(), EMPTY_S)
 
     def _until_next(self) -> float:
         next_s = min(self._lanes.claim_s, self._look_s)
@@ -254,7 +255,7 @@ class Pump:
 
         If this partition booked start times for all its workers, they would still be busy at its
         next booking, while workers of other partitions are idle. Items that workers finish within
-        `LATE_S`, the allowed lateness of a start, are added to the number.
+        the allowed lateness of a start are added to the number.
         """
         share = (1 + self.pool.size // RUN_SHARE) * self._together
         return share + int(self._pace.per_s * LATE_S)
@@ -264,13 +265,17 @@ class Pump:
         """Return how many claimed items to hold for the workers. More would only wait here.
 
         The pump claims again when half of them are left. That half must last until the store
-        answers. Otherwise workers would wait for claims, finish fewer items per second, and the
-        pump would claim even fewer. The number does not only follow the items per second so far:
-        while few items come, few are finished, although the workers may be quick.
+        answers: else workers would wait, finish fewer items per second, and get even fewer. While
+        few items come, few are finished, although the workers may be quick.
         """
-        by_pace = int(self._pace.per_s * (AHEAD_S + 2 * self._answers.mean_s))
+        by_pace = int(self._pace.per_s * self._claim_s)
         by_time = min(int(AHEAD_S / max(self.pool.item_s, TICK_S)), QUICK_MAX)
         return max(by_pace, by_time)
+
+    @property
+    def _claim_s(self) -> float:
+        """How long it takes until workers have the items of a claim."""
+        return AHEAD_S + 2 * self._answers.mean_s
 
     def _want(self) -> int:
         if self._stopping or self.pool.backlog > self._ahead // 2:
@@ -281,11 +286,7 @@ class Pump:
         return min(self.pool.free * self._together + lacking, CLAIM_MAX)
 
     async def _claim(self, want: int, granted: dict[str, int]) -> Claimed:
-        """Claim items under a new attempt id.
-
-        If the server executes an earlier claim late, that claim has another id. So it cannot take
-        items that are running.
-        """
+        """Claim items under a new attempt id: a claim that comes late cannot take running items."""
         now_s = self._clock.monotonic_s()
         unanswered = [name for name, until_s in self._unanswered.items() if until_s > now_s]
         attempt = f"{self._mark}{self._rng.getrandbits(96):024x}"
@@ -359,7 +360,9 @@ class Pump:
             has_more = await places.turn(self._lanes.placed, self._room())
             self._guard()
             if has_more:
-                self._depths()
+                self._lanes.idle_until_s = 0.0
+                for nudge in (self._nudge, self._depths, self._ready):
+                    nudge()
 
     async def _guard_places(self, places: LimitPlaces) -> None:
         """Cancel handlers before the lease of their places ends, even while a renewal waits."""
@@ -469,8 +472,7 @@ class Pump:
     async def _keep_leases(self, age_s: float) -> bool:
         """Renew leases older than `age_s`. Returns False if the call to the store failed.
 
-        The pump also calls this before a claim, since a claim takes back items whose lease has
-        expired.
+        A claim takes back items whose lease has expired, so the pump calls this before.
         """
         now_s = self._clock.monotonic_s()
         if now_s - self._beat_s < age_s or not len(self._ledger):

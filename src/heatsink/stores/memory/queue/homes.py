@@ -88,7 +88,8 @@ class RateState(msgspec.Struct, frozen=True):
     """A rate limit.
 
     Until `wide_until_ms`, start times have larger distances: items may start `wide_ms` late, and
-    late starts must not exceed the rate.
+    late starts must not exceed the rate. While there was no rate, workers were told that items may
+    start until `free_ms`.
     """
 
     declared: Rate | None = None
@@ -96,6 +97,7 @@ class RateState(msgspec.Struct, frozen=True):
     next_ms: float = 0.0
     wide_ms: float = LATE_MS
     wide_until_ms: float = 0.0
+    free_ms: float = 0.0
 
 
 def pace(explored: Explored, now_ms: float) -> float:
@@ -223,17 +225,23 @@ def reserve(
         until_ms = following.next_ms + 1000 * limit.declared.period_s + late_ms
         until_ms = max(limit.wide_until_ms, until_ms)
         following = replace(following, wide_ms=wide_ms, wide_until_ms=until_ms)
-    return following, Grants(size, waits, now_ms, following.next_ms - now_ms)
+    free_ms = 0.0
+    if wanted and not step_ms:
+        free_ms = BOOKED_MS_MAX
+        until_ms = max(limit.free_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
+        following = replace(following, free_ms=until_ms)
+    return following, Grants(size, waits, now_ms, following.next_ms - now_ms, free_ms)
 
 
 def declared(limit: RateState, rate: Rate | None, now_ms: float) -> RateState:
     """Return the limit with the declared rate `rate`. None removes the declared rate.
 
-    Start times that are already booked stay. The new rate applies to later bookings.
+    Start times that are already booked stay. The new rate applies to later bookings. If the lane
+    had no rate, the first start time is when no worker starts items without start times any more.
     """
     next_ms = limit.next_ms
     if rate != limit.declared:
-        next_ms = min(next_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
+        next_ms = max(min(next_ms, now_ms + BOOKED_MS_MAX + LATE_MS), limit.free_ms)
     return replace(limit, declared=rate, next_ms=next_ms)
 
 
@@ -248,6 +256,7 @@ def postponed(limit: RateState, now_ms: float, late_ms: float) -> RateState:
         limit,
         next_ms=max(limit.next_ms, booked_ms),
         wide_until_ms=limit.wide_until_ms and limit.wide_until_ms + late_ms,
+        free_ms=limit.free_ms and limit.free_ms + late_ms,
     )
 
 

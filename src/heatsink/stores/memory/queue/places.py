@@ -25,7 +25,9 @@ registry any more cannot grant itself more than the new rule allows.
 
 A server that lost the whole slot could not notice this: the slot would look like that of a limit
 that nobody has used yet. So a home that has just been made grants nothing until its name of the
-server is durable (`confirm`). After that, no server that may take over lacks it.
+server is durable (`confirm`). After that, no server that may take over lacks it. A replica that was
+down, or a queue that does not wait until data is durable, may break this. Therefore a server that
+was ever promoted takes an unknown limit for a lost one: it grants nothing for one lease.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ from heatsink.primitives.slot_time import SlotTime, Timed, moved_along
 OFFER_MS = 100.0  # holders of a process that has died stay in the line, and cost this much each
 MERGED = 64  # starts of a period are kept as about so many numbers
 PLACES_MAX = 1_000_000
+PROMOTED = "+"  # in the name of a simulated server that replaced another one
 SWEEP_MIN = 1_000  # keys
 NO_RULE = Rule()
 
@@ -276,7 +279,8 @@ class LimitHome:
         is_lost = bool(request.server) and not self.server
         is_replaced = bool(self.server) and self.server != server
         is_late_news = request.server not in ("", server) and self.rebuilt != server
-        if is_lost or is_replaced or is_late_news:
+        is_unknown = not self.server and PROMOTED in server
+        if is_lost or is_replaced or is_late_news or is_unknown:
             self.quiet_ms, self.rebuilt = now_ms + self.lease_ms, server
         self.server = server
 

@@ -16,7 +16,7 @@ from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, Rate
 from heatsink.bulk.limits import Offer
 from heatsink.bulk.plan import QueuePlan
-from heatsink.bulk.store import ANNOUNCED_MS, LATE_MS, Grants, Roll
+from heatsink.bulk.store import ANNOUNCED_MS, BOOKED_MS_MAX, LATE_MS, Grants, Roll
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.nudge import Nudge
@@ -161,7 +161,8 @@ class RedisLimits:
         self._time.heard(self._keys.limit(lane), told)
         first_ms, step_ms, now_ms = map(float, times)
         waits = [first_ms + step_ms * i - now_ms for i in range(count)]
-        return Grants(size, waits, now_ms, first_ms + step_ms * count - now_ms)
+        free_ms = BOOKED_MS_MAX if count and not step_ms else 0.0
+        return Grants(size, waits, now_ms, first_ms + step_ms * count - now_ms, free_ms)
 
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
         await self._run("refused", lane, repr(float(started_per_s)), retry_after_ms)

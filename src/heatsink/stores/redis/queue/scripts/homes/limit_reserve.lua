@@ -25,5 +25,8 @@ if limit.count and wanted > 0 and late_ms > LATE_MS then
   wide_ms = widest_ms
   wide_until_ms = math.max(wide_until_ms, after_ms + 1000 * limit.period_s + late_ms)
 end
+if wanted > 0 and step_ms == 0 then -- there is no rate
+  free_ms = math.max(free_ms, now + BOOKED_MS_MAX + LATE_MS)
+end
 keep({ next_ms = after_ms })
 return { size, wanted, exactly(first_ms), exactly(step_ms), exactly(now), exactly(told) }

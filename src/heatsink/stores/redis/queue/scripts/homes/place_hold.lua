@@ -1,4 +1,5 @@
--- place_hold: now, limit, server ('' for this server's own name; tests pass another), bell channel,
+-- place_hold: now, limit, server ('' for this server's own name; tests pass another, with a '+' if
+-- the server was promoted), bell channel,
 -- holder, turn, lease_ms, bell, the server that the caller knows, a packed rule { running (-1: any),
 -- windows { name, count, period_ms, midnights } }, packed asks { handle, key, running, fresh,
 -- started, want }, incarnation and version of the rule.
@@ -10,6 +11,12 @@ local limit, server, channel, name = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local turn, lease_ms, bell = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local known, rule, asks = ARGV[9], cmsgpack.unpack(ARGV[10]), cmsgpack.unpack(ARGV[11])
 local incarnation, version = ARGV[12], tonumber(ARGV[13])
+-- Whether this server may have replaced one that had the home.
+local function is_successor()
+  if ARGV[3] ~= '' then return string.find(server, '+', 1, true) end
+  return string.find(redis.call('INFO', 'replication'), 'second_repl_offset:%d') -- never: -1
+end
+
 if server == '' then
   server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
 end
@@ -18,7 +25,8 @@ home.lease_ms = math.max(home.lease_ms, lease_ms)
 local is_lost = known ~= '' and home.server == ''
 local is_replaced = home.server ~= '' and home.server ~= server
 local is_late_news = known ~= '' and known ~= server and home.rebuilt ~= server
-if is_lost or is_replaced or is_late_news then
+local is_unknown = home.server == '' and is_successor()
+if is_lost or is_replaced or is_late_news or is_unknown then
   home.quiet_ms, home.rebuilt = now + home.lease_ms, server
 end
 home.server = server

@@ -23,8 +23,10 @@ do
 end
 local is_new, next_ms = next(limit) == nil, limit.next_ms or 0
 local wide_ms, wide_until_ms = limit.wide_ms or LATE_MS, limit.wide_until_ms or 0
+local free_ms = limit.free_ms or 0
 if late > 0 then
   if wide_until_ms > 0 then wide_until_ms = wide_until_ms + late end
+  if free_ms > 0 then free_ms = free_ms + late end
   next_ms = math.max(next_ms, math.min(next_ms + late, now + BOOKED_MS_MAX + LATE_MS))
 end
 
@@ -36,6 +38,7 @@ local function keep(fields)
       words[#words + 1] = word
     end
   end
+  if free_ms > 0 then words[#words + 1], words[#words + 2] = 'free_ms', exactly(free_ms) end
   for name, value in pairs(fields) do
     words[#words + 1] = name
     words[#words + 1] = type(value) == 'number' and exactly(value) or value
