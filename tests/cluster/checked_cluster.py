@@ -93,6 +93,9 @@ class Cluster:
         self.hidden = {
             slot for slot in self.large if rng.random() < (0.5 if self.is_tight else 0.2)
         }
+        whole = {slot for slot in self.large if slot % 3 == 0} - self.hidden
+        self.pieces = dict.fromkeys(whole, LARGE)
+        """Slots whose data is one value: the target needs the memory twice while it arrives."""
         self.limits = {node: self._limit_of(node) for node in self.primaries}
         self.is_crowded = rng.random() < 0.3
         self.keys_of = {slot: rng.choice([MANY] + 3 * [FEW]) for slot in range(SLOTS)}
@@ -193,6 +196,7 @@ class Cluster:
             memory=data,
             dataset=data,
             room=memory.room,
+            headroom=memory.headroom,
             spare=memory.spare,
             excess=memory.excess,
             replicas=self.replicas_of(id),
@@ -239,6 +243,7 @@ class Cluster:
             for job in arriving
         )
         used = self._data(id) + min(round(came), sum(map(self._size, arriving)))
+        used += sum(map(self._piece, arriving))
         for job in self.running:
             if job.source == id:
                 lasts_s = max(self.ends_s[job.name] - self.begun_s[job.name], 1e-6)
@@ -256,6 +261,9 @@ class Cluster:
         written_s = sum(self.cpu[slot] * self.written[slot] for slot in own) * self.write_s
         return PAGES * written_s * self._size(job) / WIRE_S
 
+    def _piece(self, job: SlotMigration) -> int:
+        return max(self.pieces.get(slot, 0) for slot in job.slots)
+
     def _size(self, job: SlotMigration) -> int:
         return sum(self.sizes_of[slot] for slot in job.slots)
 
@@ -265,7 +273,7 @@ class Cluster:
             raise Unavailable("a slot is not here")
         seen = {slot: SMALL if slot in self.hidden else self.sizes_of[slot] for slot in slots}
         return {
-            slot: SlotSize(size, round(size * 1.1), self.keys_of[slot])
+            slot: SlotSize(size, round(size * 1.1), self.keys_of[slot], self.pieces.get(slot, 0))
             for slot, size in seen.items()
         }
 
@@ -411,7 +419,8 @@ class Cluster:
         self.received[job.target] = self.received.get(job.target, 0) + self._size(job)
         now_s, limit = self.clock.monotonic_s(), self._limit(job.source)
         is_watched = is_ours and self.by_life[job.name] in self.alive
-        if is_watched and self._data(job.target) + self._size(job) > self._limit(job.target):
+        arrived = self._size(job) + self._piece(job)
+        if is_watched and self._data(job.target) + arrived > self._limit(job.target):
             raise Violation("a migration filled its target above the limit")
         kept = self._kept(job)
         if is_watched and kept > 2 * GIVE * limit and self._data(job.source) + kept > limit:

@@ -27,6 +27,7 @@ def node(
         room=limit.room if memory_max else math.inf,
         spare=limit.spare if memory_max else math.inf,
         excess=limit.excess if memory_max else 0.0,
+        headroom=limit.headroom if memory_max else math.inf,
         replicas=replicas,
     )
 

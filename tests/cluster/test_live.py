@@ -86,6 +86,31 @@ async def test_slots_move_while_clients_write_and_every_write_is_kept(
     assert kept == list(range(written))
 
 
+async def test_a_running_migration_is_cancelled(nodes: ClusterNodes, client: Client) -> None:
+    slot, names = key_slot(b"{large}"), [f"{{large}}:{number}" for number in range(40)]
+    for name in names:
+        await client.set(name, bytes(1_000_000))
+    topology = await nodes.topology()
+    source = topology.owners[slot]
+    target = next(node.id for node in topology.primaries if node.id != source)
+    await nodes.start(SlotMove((slot,), source, target, 40_000_000, "a test"), topology)
+    await nodes.cancel(source, topology)
+
+    async def has_ended() -> bool:
+        return all(each.has_ended for each in await nodes.migrations(topology))
+
+    await soon(has_ended, "the migration has ended")
+    states = [each.state for each in await nodes.migrations(topology) if each.slots == {slot}]
+    assert states == ["cancelled"]
+    assert (await nodes.topology()).owners[slot] == source
+    assert await client.exists(*names) == len(names)
+
+
+async def test_an_order_to_cancel_that_comes_too_late_does_no_harm(nodes: ClusterNodes) -> None:
+    topology = await nodes.topology()
+    await nodes.cancel(topology.owners[0], topology)
+
+
 async def test_a_plan_that_is_out_of_date_moves_nothing(nodes: ClusterNodes) -> None:
     mover = SlotMover(nodes, MoveLimits(), SystemClock())
     topology = await mover.check()
@@ -258,6 +283,7 @@ async def test_nodes_of_equal_speed_have_equal_capacity(nodes: ClusterNodes) -> 
     ("words", "cure"),
     [
         (("balance", "redis+cluster://h", "--watch"), "--apply"),
+        (("balance", "redis+cluster://h", "--watch", "--apply", "--json"), "--json"),
         (("balance", "redis+cluster://h", "--pinned", "5,x"), "5,7-9"),
         (("balance", "redis+cluster://h", "--pinned", "16384"), "0 to 16383"),
         (("balance", "redis+cluster://h", "--hours", "25:00-26:00"), "22:00-06:00"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import cast
+from unittest.mock import patch
 
 import pytest
 
@@ -14,6 +15,7 @@ from heatsink.cluster.mover import MoveReport, SlotMover, Unsafe, carry_out_each
 from heatsink.cluster.nodes import ClusterNodes
 from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits
+from heatsink.cluster.sizes import NodeMemory
 from heatsink.testing.clocks import SkewedClock, run_on_virtual_time
 
 from .checked_cluster import LARGE, LIMITS, SLOTS, SMALL, Cluster
@@ -108,6 +110,44 @@ def test_a_move_is_cut_to_what_is_left_of_the_hour() -> None:
         reports = await reports_of(cluster, clock, move, MoveLimits(slots_per_hour=3))
         assert sum(len(each.job.slots) for each in reports if not each.error) == 3
         assert "3 slots may move in an hour" in reports[-1].error
+
+    play(test)
+
+
+def test_the_pause_counts_from_the_beginning_of_the_migration() -> None:
+    """The answers before the order take long: that time does not count as time for its bytes."""
+
+    async def test(cluster: SteadyCluster, clock: SkewedClock) -> None:
+        cluster.sizes_of[SLOT] = LARGE
+        mover, move = SlotMover(cluster, LIMITS, clock), cluster.move()
+
+        def wait() -> None:
+            cluster.ends_s = dict.fromkeys(cluster.ends_s, 0.0)
+            if not cluster.jobs:
+                clock.stall(5.0)
+
+        cluster.before_migrations = wait
+        await mover.carry_out(move, await mover.check())
+        began_s = cluster.begun_s[cluster.jobs[-1].name]
+        assert clock.monotonic_s() >= began_s + LARGE / LIMITS.bytes_s
+
+    play(test)
+
+
+def test_a_migration_that_succeeds_before_it_is_cancelled_has_succeeded() -> None:
+    async def test(cluster: SteadyCluster, clock: SkewedClock) -> None:
+        cancel = cluster.cancel
+
+        async def late(source: str, topology: Topology) -> None:
+            cluster.ends_s = dict.fromkeys(cluster.ends_s, 0.0)
+            await cancel(source, topology)
+
+        is_full = patch.object(NodeMemory, "is_full", property(lambda _: True))
+        with is_full, patch.object(cluster, "cancel", late):
+            reports = await reports_of(cluster, clock, cluster.move())
+        assert [each.error for each in reports] == [""]
+        assert cluster.owner[SLOT] == reports[0].job.target
+        assert not cluster.unconfirmed
 
     play(test)
 

@@ -165,6 +165,15 @@ def the_room_of_the_target_is_not_checked() -> Iterator[None]:
 
 
 @bug
+def large_values_need_no_memory_while_they_arrive() -> Iterator[None]:
+    with (
+        patch.object(NodeMemory, "headroom", property(lambda _: math.inf)),
+        patch.object(NodeMemory, "is_full", property(lambda _: False)),
+    ):
+        yield
+
+
+@bug
 def the_rate_is_held_by_the_planned_size() -> Iterator[None]:
     whole = SlotMover._pay
 

@@ -44,6 +44,11 @@ def test_equal_keys_have_a_close_bound() -> None:
     assert found.most < 1.15 * found.size
 
 
+def test_the_largest_key_needs_memory_twice_while_it_arrives() -> None:
+    assert size_of(3, [MB, 30 * MB, MB]).piece > 30 * MB
+    assert size_of(300, [MB, 30 * MB, MB]).piece > 30 * MB
+
+
 def test_an_empty_slot_needs_next_to_nothing() -> None:
     assert size_of(0, []).most < 10_000
 
@@ -112,30 +117,38 @@ def test_less_may_be_copied_the_more_is_written() -> None:
     st.floats(0, 10**8),
     st.floats(0, 10**8),
     st.floats(0, 10**8),
+    st.floats(0, 10**8),
     st.integers(1, 20),
     st.integers(1, 10**6),
 )
 def test_a_migration_keeps_within_room_and_rate(
     sizes: list[tuple[int, int]],
     room: float,
+    headroom: float,
     copy: float,
     burst: float,
     slots_max: int,
     keys_max: int,
 ) -> None:
     known = {
-        slot: SlotSize(size, size + more, more // 10) for slot, (size, more) in enumerate(sizes)
+        slot: SlotSize(size, size + more, more // 10, more // 2)
+        for slot, (size, more) in enumerate(sizes)
     }
     limits = MoveLimits(job_slots=slots_max, job_keys=keys_max)
     move = SlotMove(tuple(known), "a", "b", 0, "a test")
-    cut = cut_job(move, known, Bounds(room, copy, burst), limits)
+    cut = cut_job(move, known, Bounds(room, headroom, copy, burst), limits)
     assert (*sorted(cut.job.slots + cut.skipped.slots), *cut.rest.slots) == move.slots
     assert cut.job.slots or cut.skipped.slots
     assert cut.job.most <= room
+    pieces = [known[slot].piece for slot in cut.job.slots]
+    assert cut.job.most + max(pieces, default=0) <= room + headroom
     assert cut.job.most <= copy
     assert cut.job.most <= burst or len(cut.job.slots) == 1
     assert len(cut.job.slots) <= slots_max
     keys = sum(known[slot].keys for slot in cut.job.slots)
     assert keys <= keys_max or len(cut.job.slots) == 1
-    left = min(room - cut.job.most, copy)
-    assert all(known[slot].most > left for slot in cut.skipped.slots)
+    left, peak = min(room - cut.job.most, copy), room + headroom - cut.job.most
+    largest = max(pieces, default=0)
+    for slot in cut.skipped.slots:
+        most, piece = known[slot].most, known[slot].piece
+        assert most > left or most + max(piece, largest) > peak

@@ -64,7 +64,7 @@ COUNTERS = {
 }
 MOVED = {
     "slots_moved": ("slots", "Slots moved by this process"),
-    "bytes_moved": ("size", "Data moved by this process, estimated"),
+    "bytes_moved": ("size", "Bytes that nodes received when this process moved slots"),
     "moves_failed": ("failures", "Migrations that failed or were not begun"),
 }
 ITEMS = ("claimed", "done", "failed", "retried", "given_back")

@@ -58,6 +58,8 @@ class NodeCounters(msgspec.Struct, frozen=True):
     dataset: int
     room: float = math.inf
     """How many bytes of slots the node may still take."""
+    headroom: float = math.inf
+    """How many bytes it may use above its room while slots arrive."""
     spare: float = math.inf
     """How many bytes it has left for a copy of slots."""
     excess: float = 0.0
@@ -118,6 +120,8 @@ class SlotLoad(msgspec.Struct, frozen=True):
     """What reads cost all replicas together, as a share of a core."""
     reads_s: float = 0.0
     """How many bytes a second reads cost all replicas together."""
+    piece: int = 0
+    """What its largest key takes on a target in addition, while it arrives; 0: not measured."""
 
     @property
     def heat(self) -> float:
@@ -141,6 +145,8 @@ class NodeLoad(msgspec.Struct, frozen=True):
     """How many bytes it has left for a copy of slots."""
     excess: float = 0.0
     """How many bytes of slots should leave, because it is nearly full."""
+    headroom: float = math.inf
+    """How many bytes it may use above its room while slots arrive."""
 
 
 class SlotDemand(msgspec.Struct):
@@ -478,4 +484,5 @@ def _node_load(node: NodeCounters, net_max_s: float) -> NodeLoad:
         node.kind,
         node.spare,
         node.excess,
+        node.headroom,
     )

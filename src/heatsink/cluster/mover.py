@@ -90,6 +90,8 @@ class Bounds(msgspec.Struct, frozen=True):
 
     room: float
     """What the target may still take."""
+    headroom: float
+    """What the target may use in addition while slots arrive."""
     copy: float
     """What the source may copy at once."""
     burst: float
@@ -107,16 +109,18 @@ def cut_job(
     most_max = min(bounds.copy, bounds.burst)
     taken: list[int] = []
     skipped: list[int] = []
-    most = keys = 0
+    most = keys = piece = 0
     for slot in move.slots[: limits.job_slots]:
         each = sizes[slot]
-        if most + each.most > bounds.room or each.most > bounds.copy:
+        after, largest = most + each.most, max(piece, each.piece)
+        is_too_large = after > bounds.room or after + largest > bounds.room + bounds.headroom
+        if is_too_large or each.most > bounds.copy:
             skipped.append(slot)
-        elif taken and (most + each.most > most_max or keys + each.keys > limits.job_keys):
+        elif taken and (after > most_max or keys + each.keys > limits.job_keys):
             break
         else:
             taken.append(slot)
-            most += each.most
+            most, piece = after, largest
             keys += each.keys
     rest = move.slots[len(taken) + len(skipped) :]
     return Cut(*(_part(move, tuple(slots), sizes) for slots in (taken, skipped, rest)))
@@ -157,9 +161,10 @@ class SlotMover:
         """Return a load with the sizes of the slots that were measured lately."""
         since_s = self._clock.monotonic_s() - SIZES_KEPT_S
         self._sizes = {slot: each for slot, each in self._sizes.items() if each[0] > since_s}
+        known = {slot: size for slot, (_, size) in self._sizes.items()}
         slots = tuple(
-            msgspec.structs.replace(slot, size=known[1].size, most=known[1].most)
-            if (known := self._sizes.get(slot.slot))
+            msgspec.structs.replace(slot, size=size.size, most=size.most, piece=size.piece)
+            if (size := known.get(slot.slot))
             else slot
             for slot in load.slots
         )
@@ -181,7 +186,8 @@ class SlotMover:
         sizes = {slot: self._sizes[slot][1] for slot in slots}
         target = await self._cluster.memory(move.target, topology)
         burst = min(self._limits.job_bytes, BURST_S * self._limits.bytes_s)
-        bounds = Bounds(target.room, may_copy(source.spare, move.written_s), burst)
+        copy = may_copy(source.spare, move.written_s)
+        bounds = Bounds(target.room, target.headroom, copy, burst)
         return cut_job(move, sizes, bounds, limits)
 
     def check_room(self, job: SlotMove) -> None:
@@ -332,6 +338,10 @@ class SlotMover:
             found = await self._cluster.migrations(topology)
             if not any(self._is_ours(each, job, before) for each in found):
                 raise
+        finally:  # it began before the answer: from now on, the pause for its bytes is long enough
+            if self._unpaid:
+                now_s = self._clock.monotonic_s()
+                self._unpaid = msgspec.structs.replace(self._unpaid, began_s=now_s)
 
     def _still_right(self, job: SlotMove, topology: Topology) -> None:
         owners = topology.owners
@@ -345,26 +355,37 @@ class SlotMover:
     ) -> None:
         """Wait for the end of our migration. Cancel it if it takes too long or fills a node.
 
-        `source` is the memory of the source when the migration began.
+        `source` is the memory of the source when the migration began. A migration may succeed
+        before the order to cancel it arrives. So this also waits for the end of a cancelled one.
         """
-        deadline_s = self._clock.monotonic_s() + self._limits.timeout_s
+        deadline_s, given_up = self._clock.monotonic_s() + self._limits.timeout_s, ""
         while True:
             found = await self._cluster.migrations(topology)
             ours = [each for each in found if self._is_ours(each, job, before)]
             ended = [each for each in ours if each.has_ended]
             if ended:
-                _raise_unless_done(ended[-1], job)
+                _raise_unless_done(ended[-1], job, given_up)
                 return
-            if self._clock.monotonic_s() > deadline_s:
-                why = f"took over {self._limits.timeout_s:.0f} s"
-                await self._give_up(job, topology, found, before, why)
-            if (await self._cluster.memory(job.target, topology)).is_full:
-                why = f"filled the memory of {topology.known(job.target).address}"
-                await self._give_up(job, topology, found, before, why)
-            if (await self._cluster.memory(job.source, topology)).is_worn(source):
-                why = f"used up the memory of {topology.known(job.source).address} for its copy"
-                await self._give_up(job, topology, found, before, why)
+            is_late = self._clock.monotonic_s() > deadline_s
+            if given_up and is_late:
+                raise Unavailable(given_up)
+            why = "" if given_up else await self._excess(job, topology, source, is_late)
+            if why:
+                given_up = await self._give_up(job, topology, found, before, why)
+                deadline_s = self._clock.monotonic_s() + AGREE_S
             await self._clock.sleep(LOOK_S)
+
+    async def _excess(
+        self, job: SlotMove, topology: Topology, source: NodeMemory, is_late: bool
+    ) -> str:
+        """Say why the running migration must be cancelled; empty if it need not."""
+        if is_late:
+            return f"took over {self._limits.timeout_s:.0f} s"
+        if (await self._cluster.memory(job.target, topology)).is_full:
+            return f"filled the memory of {topology.known(job.target).address}"
+        if (await self._cluster.memory(job.source, topology)).is_worn(source):
+            return f"used up the memory of {topology.known(job.source).address} for its copy"
+        return ""
 
     def _is_ours(self, each: SlotMigration, job: SlotMove, before: set[str]) -> bool:
         is_new = each.name not in before and each.target == job.target
@@ -377,14 +398,15 @@ class SlotMover:
         found: list[SlotMigration],
         before: set[str],
         why: str,
-    ) -> None:
+    ) -> str:
+        """Cancel our migration, and return what to say about it."""
         running = [each for each in found if not each.has_ended and each.source == job.source]
         slots = ranges_of(job.slots)
         text = f"the migration of slots {slots} {why}"
         if all(self._is_ours(each, job, before) for each in running):
             await self._cluster.cancel(job.source, topology)
             address = topology.known(job.source).address
-            raise Unavailable(f"{text}: Heatsink cancelled it, and the slots stay at {address}")
+            return f"{text}: Heatsink cancelled it, and the slots stay at {address}"
         raise Unsafe(f"{text}, and another migration of the same source is running: look at both")
 
     async def _agreed(self, job: SlotMove) -> Topology:
@@ -400,8 +422,10 @@ class SlotMover:
             await self._clock.sleep(LOOK_S)
 
 
-def _raise_unless_done(ended: SlotMigration, job: SlotMove) -> None:
+def _raise_unless_done(ended: SlotMigration, job: SlotMove, given_up: str) -> None:
     if ended.state != "success":
+        if given_up:
+            raise Unavailable(given_up)
         why = f": {ended.message.strip()}" if ended.message else ""
         if "auth" in ended.message.lower():
             why += " (set primaryauth and primaryuser on the nodes, so that they can log in)"

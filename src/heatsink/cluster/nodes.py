@@ -58,6 +58,7 @@ SPEED_SCRIPT = "local n = 0 for i = 1, 200000 do n = n + i % 7 end return n"
 SPEED_RUNS = 5
 WAIT_MS = 4_000
 CONFIRM_S = 10.0
+NOTHING_TO_CANCEL = "no migrations ongoing"
 
 
 class ClusterNodes:
@@ -208,6 +209,7 @@ class ClusterNodes:
             memory=int(info["used_memory"]),
             dataset=int(info.get("used_memory_dataset", info["used_memory"])),
             room=memory.room,
+            headroom=memory.headroom,
             spare=memory.spare,
             excess=memory.excess,
             cpu_s=cpu_s_in(info),
@@ -304,8 +306,12 @@ class ClusterNodes:
         await self.to(source).run(*arguments)
 
     async def cancel(self, source: str, topology: Topology) -> None:
-        """Cancel all migrations of a source."""
-        await self.to(topology.known(source)).run("CLUSTER", "CANCELSLOTMIGRATIONS", "ALL")
+        """Cancel all migrations of a source. Does nothing if they have all ended."""
+        try:
+            await self.to(topology.known(source)).run("CLUSTER", "CANCELSLOTMIGRATIONS")
+        except RedisRefused as refusal:
+            if NOTHING_TO_CANCEL not in refusal.said.lower():
+                raise
 
     async def confirm(self, owner: str, slot: int, topology: Topology) -> None:
         """Wait until the moved slots are on the new owner's disk and on its replicas.

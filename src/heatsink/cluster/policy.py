@@ -18,10 +18,8 @@ to the other only if one is much busier (`_is_cooler`).
 A slot cannot be divided. If one slot alone is busier than the mean node, it sets a *ceiling*: no
 move can make the busiest node less busy than this slot.
 
-A node without capacity (`cores` 0) is *drained*: all its slots leave, also the idle ones.
-
-A node that is nearly full is *relieved*: slots with much data and little load leave it, until it
-has room again. Nothing else is planned meanwhile.
+A node without capacity (`cores` 0) is *drained*: all its slots leave. A node that is nearly full is
+*relieved*: slots with much data and little load leave it. Nothing else is planned meanwhile.
 """
 
 from __future__ import annotations
@@ -208,6 +206,7 @@ class _Unit(msgspec.Struct, frozen=True):
     most: int
     largest: int
     """The upper bound of the size of its largest slot."""
+    piece: int
     ranges: list[tuple[int, int]]
 
     @property
@@ -485,13 +484,12 @@ class _Board:
             yield _unit(group)
 
     def _has_room(self, target: str, source: str, unit: _Unit) -> bool:
-        """Whether the target can store the slots and the source can copy them one by one.
-
-        A target with other modules, functions or users would refuse some requests.
-        """
-        is_alike = self._kinds[target] == self._kinds[source]
+        """Whether the target can store the slots and the source can copy them one by one."""
+        if self._kinds[target] != self._kinds[source]:  # it would refuse some requests
+            return False
         can_copy = unit.largest <= may_copy(self._spare[source], self._written_s[source])
-        return is_alike and can_copy and unit.most <= self._room[target]
+        needed = unit.most + max(unit.piece - self._nodes[target].headroom, 0)
+        return can_copy and needed <= self._room[target]
 
     def _added_ranges(self, unit: _Unit, target: str) -> int:
         """Return by how many the number of slot ranges changes if the unit moves to `target`."""
@@ -541,12 +539,14 @@ def _ranges(owner: Mapping[int, str]) -> int:
 
 
 def _unit(slots: list[SlotLoad]) -> _Unit:
+    most = [max(slot.most, slot.size) for slot in slots]
     return _Unit(
         tuple(slots),
         demand_of(slots),
         sum(slot.size for slot in slots),
-        sum(max(slot.most, slot.size) for slot in slots),
-        max(max(slot.most, slot.size) for slot in slots),
+        sum(most),
+        max(most),
+        max(slot.piece for slot in slots),
         as_ranges(slot.slot for slot in slots),
     )
 

@@ -6,6 +6,9 @@ errors, and assumes that as many of the other keys as the part may have missed (
 are as large as the largest key seen. A single huge key that was missed can still exceed it. So the
 mover also watches the memory of both nodes during a migration.
 
+A server may send a large value in one piece. Then the target needs memory for this piece beside the
+value itself, until the value has arrived (`piece`, `headroom`).
+
 A source needs memory for the copy: its child process keeps each page of memory as it was when the
 copy began, so each write during the copy costs a page. `may_copy` bounds the copy by this. So a
 source that is nearly full can still give slots, if the copy is over before much is written.
@@ -27,6 +30,7 @@ GIVE = 0.01  # of the limit: what even a full source may use for a copy
 COPY_S = 20e6  # bytes of slots that a source copies a second, at least
 PAGES = 16  # bytes of pages that are kept for each written byte: writes are small, pages large
 SURE = 3.0
+IN_TRANSIT = 1.4  # of the largest key: measured, 1.04 for a value of 30 MB and 1.36 for 3 MB
 MARGIN = 1.1  # for writes during the move, and for elements that were not looked at
 SLOT_BYTES = 4_096  # what a slot needs for itself
 
@@ -37,19 +41,23 @@ class SlotSize(msgspec.Struct, frozen=True):
     size: int
     most: int
     keys: int = 0
+    piece: int = 0
+    """What its largest key takes on the target in addition, while it arrives."""
 
 
 def size_of(keys: int, measured: Sequence[int]) -> SlotSize:
     """Return the size of a slot with so many keys, of which some or all were measured."""
     if not measured:
         return SlotSize(0, SLOT_BYTES, keys)
-    if len(measured) >= keys:
+    largest, count = max(measured), len(measured)
+    piece = round(largest * IN_TRANSIT)
+    if count >= keys:
         whole = sum(measured)
-        return SlotSize(whole, round(whole * MARGIN) + SLOT_BYTES, keys)
-    mean, largest, count = fmean(measured), max(measured), len(measured)
+        return SlotSize(whole, round(whole * MARGIN) + SLOT_BYTES, keys, piece)
+    mean = fmean(measured)
     error = SURE * stdev(measured) / math.sqrt(count) if count > 1 else largest
     most = keys * (mean + error + largest * SURE / count)
-    return SlotSize(round(keys * mean), round(most * MARGIN) + SLOT_BYTES, keys)
+    return SlotSize(round(keys * mean), round(most * MARGIN) + SLOT_BYTES, keys, piece)
 
 
 class NodeMemory(msgspec.Struct, frozen=True):
@@ -68,6 +76,11 @@ class NodeMemory(msgspec.Struct, frozen=True):
     def room(self) -> float:
         """How many bytes of slots it may take."""
         return max(ROOM * self.limit - self.used - self.reserve, 0.0)
+
+    @property
+    def headroom(self) -> float:
+        """How many bytes it may use above its room while slots arrive."""
+        return (FULL - ROOM) * self.limit
 
     @property
     def spare(self) -> float:
