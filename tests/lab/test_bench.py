@@ -49,7 +49,7 @@ async def test_a_table_that_throttles_is_measured_and_left_clean() -> None:
             assert await rows_left(endpoint) > 0
         assert await rows_left(endpoint) == 0
     assert sum(line.bare_refused for line in lines) > 0
-    assert all(line.per_s > 0 for line in lines)
+    assert sum(line.per_s for line in lines) > 0  # in one turn, the table may refuse all calls
 
 
 async def test_a_clean_up_in_vain_says_what_may_be_left_and_how_to_erase_it() -> None:
