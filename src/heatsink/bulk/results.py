@@ -202,9 +202,10 @@ def _in_order(
     found: dict[_Place, KeptChunk],
     with_items: bool,
 ) -> Iterator[KeptResult]:
-    """Return the results of chunks that have items in common, in the order of the items.
+    """Return the results of overlapping chunks, in the order of the items.
 
-    If an item was lost and submitted again, it counts in its new part.
+    Chunks overlap if lost items were submitted again, in a new part. Such an item may have a result
+    in both parts. Then this returns the result in the new part.
     """
     results: dict[int, KeptResult] = {}
     for place in group:

@@ -257,7 +257,7 @@ class ClusterNodes:
         except Unavailable:
             raise Unavailable(
                 f"{node.address} does not answer: it is down, or the cluster announces an address "
-                "that is not valid here"
+                "that this machine cannot reach"
             ) from None
         return found
 

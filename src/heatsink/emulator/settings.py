@@ -88,7 +88,7 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     def of_partitions(self) -> SplitSettings:
         """Return the settings of each table's partitions.
 
-        Without `adaptive`, a partition may spend all its saved throughput at once.
+        Without `adaptive`, a partition may spend all its burst capacity at once.
         """
         limits = SplitSettings(
             write_units=self.write_limit,

@@ -73,9 +73,10 @@ class Modes:
         self._reach_buckets = reach_buckets
 
     async def know(self, posts: Iterable[tuple[str, int]]) -> None:
-        """Make sure that `at` is exact for these posts. `posts` are pairs (author, time).
+        """Make sure that the method `at` returns the exact modes of these posts.
 
-        If necessary, this renews the view.
+        `posts` are pairs (author, time). If this process's view does not reach the time of a post
+        yet, this renews the view.
         """
         knows = self._registry.view.knows
         unknown = [time_ms for author, time_ms in posts if not knows(mode_of(author).text, time_ms)]

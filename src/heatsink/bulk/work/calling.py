@@ -102,9 +102,11 @@ class RemoteHandover(Protocol):
     async def hand_over(
         self, partition: int, held: Held, needs: Needs, pace: float
     ) -> NotHandedOver | None:
-        """Give the only item of a slice to a worker. Returns the outcome of one that nobody takes.
+        """Give the only item of a slice to a worker.
 
-        `needs` are the item's needs, and `pace` is how many items the partition starts a second.
+        Returns None if a worker took the item: the worker then reports the outcome. Returns the
+        item's outcome if no worker took it. `needs` are the item's needs, and `pace` is how many
+        items the partition starts a second.
         """
 
 

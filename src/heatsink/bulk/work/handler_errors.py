@@ -145,7 +145,8 @@ def verdict(
 ) -> tuple[str, Setback]:
     """Return the outcome of an item whose handler raised `error`.
 
-    The outcome is a mark (retry or failed), and the reason with the delay. `attempt` counts from 1.
+    The outcome is a mark (retry or failed) and a setback: the reason, and the delay before the
+    retry. `attempt` counts from 1.
     """
     after_s = None
     try:

@@ -155,7 +155,7 @@ def _checked_server(server: str | None, options: dict[str, Any]) -> str:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             flag = f"--{name.removesuffix('s') if name == 'places' else name}"
             raise click.UsageError(
-                f"{flag} is a setting of the queue, which the server has opened: leave {flag} out, "
+                f"the server has already opened the queue with its own {flag}: leave {flag} out, "
                 "or use --queue instead of --server."
             )
     return server

@@ -135,9 +135,9 @@ def _queue_of(remote: Remote) -> Finding:
 
 
 def _unless_moving(finding: Finding, moves: dict[int, str]) -> Finding:
-    """Return the finding; a warning instead if partitions are about to move.
+    """Return the finding, or a warning if partitions of the queue are about to move.
 
-    `moves` are the targets of these moves, by partition.
+    `moves` maps each of these partitions to its target.
     """
     if not moves:
         return finding

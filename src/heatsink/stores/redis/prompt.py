@@ -5,7 +5,7 @@ several timers: for a short command this costs more than Redis does. `PromptRedi
 redis-py that sends its commands in another way. It packs and parses them with hiredis, and a call
 waits for one future and one timer. Everything else, such as subscriptions, is redis-py's.
 
-A *line* is a connection. A call has a line for itself, since commands such as WAITAOF block all
+A *line* is a connection. A call has a line of its own, since commands such as WAITAOF block all
 that come after them on the same connection. Lines that are not in use wait for the next call. If a
 caller is cancelled, its line is used again once the replies have come.
 """
