@@ -164,6 +164,8 @@ def job(state: str, source: str = "aa") -> list[object]:
         ("importing", "success", "importing"),
         ("failed", "success", "success"),
         ("success", "failed", "success"),
+        ("cancelled", "failed", "cancelled"),
+        ("failed", "cancelled", "cancelled"),
     ],
 )
 def test_a_migration_has_ended_when_both_ends_say_so(first: str, second: str, joined: str) -> None:

@@ -82,7 +82,8 @@ async def test_uneven_slots_fill_no_target_and_keep_to_the_rate(
         m.command("INFO", "stats").partition("evicted_keys:")[2][:2] for m in cluster.masters
     ]
     answer = json.loads(result.stdout)
-    assert not [each["error"] for each in answer["reports"] if each["error"]]
+    errors = [each["error"] for each in answer["reports"] if each["error"]]
+    assert all(each.startswith("left out") for each in errors), "a node may be too full by now"
     assert evicted == ["0\r"] * 3
     assert sum([int(master.command("DBSIZE")) for master in cluster.masters]) >= keys
     assert all(each.used < 0.85 * each.limit for each in memories), f"{ROOM:.0%}, and noise"

@@ -237,14 +237,22 @@ def migration(answer: Any) -> SlotMigration:
 def one_of_each(found: Iterable[SlotMigration]) -> list[SlotMigration]:
     """Join the two entries of each migration: that of its source and that of its target.
 
-    A migration has ended if both say so.
+    A migration has ended if both say so. If it was cancelled on one side, the other side may only
+    know that it failed.
     """
     joined: dict[str, SlotMigration] = {}
     for each in found:
         other = joined.get(each.name)
-        if other is None or (other.has_ended and other.state != "success") or not each.has_ended:
+        if other is None or _weight(each) > _weight(other):
             joined[each.name] = each
     return list(joined.values())
+
+
+def _weight(one: SlotMigration) -> int:
+    """Which of two entries of a migration says more about it."""
+    if not one.has_ended:
+        return 3
+    return {"success": 2, "failed": 0}.get(one.state, 1)
 
 
 def pairs_of_lines(answer: bytes | str) -> dict[str, str]:
