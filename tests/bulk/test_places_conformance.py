@@ -124,6 +124,35 @@ async def test_an_offer_that_nobody_takes_goes_to_the_next(home: Home) -> None:
     assert await home.granted("c", want=2) == 1
 
 
+async def test_a_process_that_misses_an_offer_gets_no_other_until_it_calls(home: Home) -> None:
+    for key in ("k", "other"):
+        await home.hold("a/1/x", key=key, want=5)
+        await home.hold("dead/1/x", key=key, want=2)
+        await home.hold("dead/2/x", key=key, want=2)
+        await home.hold("b/1/x", key=key, want=2)
+        await home.hold("a/1/x", key=key, running=4)
+    await home.wait(OFFER_MS)
+    assert await home.granted("b/1/x", want=2) == 1, "dead/1 did not come, so dead/2 will not"
+    assert await home.granted("b/1/x", key="other", want=2) == 1
+    await home.hold("a/1/x", running=3)
+    assert await home.granted("b/1/x", running=1, want=2) == 1
+    assert not (await home.hold("b/1/x", running=2, want=1)).granted[0].others
+    await home.hold("dead/1/x")
+    assert (await home.hold("b/1/x", running=2, want=1)).granted[0].others, "dead/2 waits"
+    await home.hold("a/1/x", running=2)
+    assert await home.granted("dead/2/x", want=2) == 1
+
+
+async def test_a_process_is_not_silent_because_one_of_its_partitions_was(home: Home) -> None:
+    await home.hold("a/1/x", want=5)
+    for partition in (1, 2):
+        await home.hold(f"b/{partition}/x", want=1)
+    await home.hold("a/1/x", running=3)
+    await home.wait(OFFER_MS)
+    assert await home.granted("b/2/x", want=1) == 1
+    assert await home.granted("b/1/x", want=1) == 1
+
+
 async def test_an_offer_rings_the_bell_of_the_partition_that_waits(home: Home) -> None:
     waiting = asyncio.ensure_future(home.bell.wait(HEARD_S))
     async with asyncio.timeout(HEARD_S):

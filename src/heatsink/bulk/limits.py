@@ -352,6 +352,12 @@ class HoldRequest(msgspec.Struct, frozen=True):
     server: str = ""
 
 
+def process_of(holder: str) -> str:
+    """Return the process to which a holder belongs: `a/b` for the holder `a/b/7/c0ffee`."""
+    parts = holder.rsplit("/", 2)
+    return parts[0] if len(parts) == 3 else holder
+
+
 class Granted(msgspec.Struct, frozen=True):
     """The answer for one key: the holder gets `places` more places.
 

@@ -720,6 +720,13 @@ def a_waiting_item_that_holds_up_others() -> Iterator[None]:
 
 
 @scenario_bug
+def a_dead_process_that_costs_a_place_for_each_partition() -> Iterator[None]:
+    """The home offers a place to each of its partitions in turn, for a tenth of a second each."""
+    with patch("heatsink.stores.memory.queue.places.process_of", lambda holder: holder):
+        yield
+
+
+@scenario_bug
 def a_pump_that_ends_while_a_handler_runs() -> Iterator[None]:
     """Nobody renews the places of items whose lease was lost, and their handlers go on."""
     with patch.object(Pump, "is_empty", property(lambda self: not len(self._ledger))):

@@ -127,6 +127,18 @@ async def a_waiting_item_that_holds_up_others() -> None:
     assert await home.ask("c", 2, want=1) == 1
 
 
+async def a_dead_process_that_costs_a_place_for_each_partition() -> None:
+    """All partitions of a dead process wait in the line. One missed offer says that it is dead."""
+    home = PlaceHome()
+    await home.ask("a/1/x", 1, want=1)
+    for partition in range(4):
+        await home.ask(f"dead/{partition}/x", 1, want=1)
+    await home.ask("b/1/x", 1, want=1)
+    await home.ask("a/1/x", 2)
+    await home.clock.advance(0.2)
+    assert await home.ask("b/1/x", 2, want=1) == 1
+
+
 async def announced(world: World) -> None:
     """Wait until a worker has announced its limits."""
     while not (await world.server.places.declared()).limits:
@@ -208,6 +220,7 @@ PLACE_SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
         a_place_taken_back_by_a_late_call,
         a_change_that_a_worker_does_not_hear_of,
         a_waiting_item_that_holds_up_others,
+        a_dead_process_that_costs_a_place_for_each_partition,
         a_pump_that_ends_while_a_handler_runs,
         items_without_places_that_take_up_the_room,
         a_rate_that_begins_too_early,

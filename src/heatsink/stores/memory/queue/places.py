@@ -8,7 +8,9 @@ places are free.
 Each key has a line. A holder that gets fewer places than it wants waits in the line. After each
 grant it goes to the end of the line, so holders take turns. A free place is *offered* to the first
 holder in the line, and the bell of this holder rings. For `OFFER_MS` no other holder gets the
-place. If the holder does not ask for it in this time, it leaves the line until its next call.
+place. If the holder does not ask for it in this time, it leaves the line until its next call. Its
+process is probably dead. So the home makes no offers to any holder of this process, at any key of
+the limit, until one of them calls.
 
 A rate limits the sum of two counts: the starts that were reported within the last period (or since
 midnight), and the places that are granted and not used yet. A start counts from the moment of its
@@ -48,12 +50,13 @@ from heatsink.bulk.limits import (
     Limit,
     Offer,
     Rule,
+    process_of,
 )
 from heatsink.bulk.store import ANNOUNCED_MS
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.slot_time import SlotTime, Timed, moved_along
 
-OFFER_MS = 100.0  # holders of a process that has died stay in the line, and cost this much each
+OFFER_MS = 100.0  # how long a process that has died costs a place to which it was next
 MERGED = 64  # starts of a period are kept as about so many numbers
 PLACES_MAX = 1_000_000
 PROMOTED = "+"  # in the name of a simulated server that replaced another one
@@ -77,6 +80,7 @@ class Holder:
     want: int = 0
     line: int = 0
     offer_ms: float = 0.0
+    process: str = ""
 
     @property
     def held(self) -> int:
@@ -97,12 +101,15 @@ class LimitKey:
     """One key of a limit.
 
     `starts` maps each rate of the limit to the starts that holders have reported, oldest first.
+    `silent` has the processes that get no offers, and when the lease ends that they did not renew.
+    The keys of a limit share it.
     """
 
     holders: dict[str, Holder] = field(default_factory=dict)
     starts: dict[str, list[Starts]] = field(default_factory=dict)
     line: int = 0
     moved_ms: float = 0.0
+    silent: dict[str, float] = field(default_factory=dict)
 
     def move_along(self, moved_ms: float) -> None:
         """Move all stored times, after the slot's time has jumped.
@@ -125,6 +132,11 @@ class LimitKey:
 
     # -- the decision ----------------------------------------------------------------------
 
+    def waiting(self) -> list[Holder]:
+        """Return the holders that wait for places, the first in the line first."""
+        waiting = (h for h in self.holders.values() if h.want and h.process not in self.silent)
+        return sorted(waiting, key=lambda holder: holder.line)
+
     def hold(
         self, request: HoldRequest, ask: Ask, now_ms: float, grants: bool
     ) -> tuple[Granted, list[int]]:
@@ -135,13 +147,13 @@ class LimitKey:
         nothing. Without `grants`, nobody gets a place now.
         """
         self.expire(request.rule, now_ms)
-        mine = self.holders.get(request.holder)
+        process, mine = process_of(request.holder), self.holders.get(request.holder)
         if mine is not None and mine.turn >= request.turn > 0:
             return Granted(ask.key), []
         is_known = mine is not None
         self.note(request.rule, ask.started, now_ms)
         if mine is None:
-            mine = self.holders[request.holder] = Holder(0, 0.0)
+            mine = self.holders[request.holder] = Holder(0, 0.0, process=process)
         mine.turn, mine.until_ms = request.turn, now_ms + request.lease_ms
         mine.bell, mine.running, mine.fresh = request.bell, ask.running, ask.fresh
         mine.want = ask.want
@@ -154,7 +166,7 @@ class LimitKey:
         elif not mine.line:
             mine.line = self.next_in_line()
         places, bells = self.deal(request.rule, mine, now_ms) if grants else (0, [])
-        others = any(other.want for other in self.holders.values() if other is not mine)
+        others = any(each is not mine for each in self.waiting())
         others = others or self.free(request.rule) < 0  # the limit was lowered
         wait_ms = self.wait_ms(request.rule, mine, now_ms) if mine.want else 0.0
         return Granted(ask.key, places - taken, others, wait_ms), bells
@@ -209,10 +221,11 @@ class LimitKey:
         places as offers. Returns the number of places for `mine`, and the bells to ring.
         """
         left, granted, bells = self.free(rule), 0, []
-        line = sorted((h for h in self.holders.values() if h.want), key=lambda h: h.line)
-        for holder in line:
+        for holder in self.waiting():
             if left <= 0:
                 break
+            if holder.process in self.silent:  # since an offer to another holder of the process
+                continue
             count = min(holder.want, left)
             if holder is mine:
                 granted = count
@@ -223,6 +236,8 @@ class LimitKey:
                 bells.append(holder.bell)
             elif holder.offer_ms <= now_ms:  # it did not come, and may be dead
                 holder.offer_ms, holder.line, holder.want = 0.0, 0, 0
+                if holder.process != mine.process:
+                    self.silent[holder.process] = holder.until_ms
                 continue
             left -= count
         return granted, bells
@@ -259,7 +274,8 @@ class LimitHome:
 
     `lease_ms` is the longest lease that a holder has had. `server` is the server at the last call,
     `confirmed` the server at which the home was durable, and `rebuilt` the last server at which
-    holders reported their places again. `rule` is the newest rule of the limit.
+    holders reported their places again. `rule` is the newest rule of the limit. `silent` has the
+    processes that get no offers, and until when.
     """
 
     time: SlotTime | None = None
@@ -271,6 +287,7 @@ class LimitHome:
     moved_ms: float = 0.0
     rule: Rule = NO_RULE
     keys: dict[str, LimitKey] = field(default_factory=dict)
+    silent: dict[str, float] = field(default_factory=dict)
     swept: int = 0
 
     def meet(self, request: HoldRequest, server: str, now_ms: float) -> None:
@@ -297,6 +314,7 @@ class LimitHome:
             return HoldAnswer(server, [], max(self.quiet_ms - now_ms, 0.0), is_new=True), []
         request = replace(request, rule=self.follow(request.rule))
         granted, offers = [], []
+        self.hear(process_of(request.holder), now_ms)
         for ask in request.asks:
             key = self.key(ask.key)
             grant, rung = key.hold(request, ask, now_ms, now_ms >= self.quiet_ms)
@@ -305,13 +323,19 @@ class LimitHome:
         self.sweep(now_ms)
         return HoldAnswer(server, granted, max(self.quiet_ms - now_ms, 0.0)), offers
 
+    def hear(self, process: str, now_ms: float) -> None:
+        """Note that a process has called. Forget silent processes without leases."""
+        self.silent.pop(process, None)
+        for gone in [name for name, until_ms in self.silent.items() if until_ms <= now_ms]:
+            del self.silent[gone]
+
     def follow(self, rule: Rule) -> Rule:
         """Return the newest rule: `rule`, unless the home knows a newer one."""
         self.rule = rule if rule.replaces(self.rule) else self.rule.at(rule)
         return self.rule
 
     def key(self, name: str) -> LimitKey:
-        key = self.keys.setdefault(name, LimitKey(moved_ms=self.moved_ms))
+        key = self.keys.setdefault(name, LimitKey(moved_ms=self.moved_ms, silent=self.silent))
         key.move_along(self.moved_ms)
         return key
 

@@ -116,6 +116,18 @@ local function free(key)
   return left
 end
 
+local function process_of(holder_name) return string.match(holder_name, '^(.*)/[^/]*/[^/]*$') or holder_name end
+
+-- Processes that get no offers, as in LimitHome: by name, the end of the lease that is not renewed.
+local process = process_of(name)
+local silent = home.silent == '' and {} or cmsgpack.unpack(home.silent)
+silent[process] = nil
+for gone, until_ms in pairs(silent) do
+  if until_ms <= now then silent[gone] = nil end
+end
+
+local function is_waiting(holder) return holder.want > 0 and not silent[process_of(holder.name)] end
+
 local function next_in_line(key)
   key.line = key.line + 1
   return key.line
@@ -124,13 +136,14 @@ end
 local function deal(key, mine)
   local left, granted, line = free(key), 0, {}
   for _, holder in pairs(key.holders) do
-    if holder.want > 0 then line[#line + 1] = holder end
+    if is_waiting(holder) then line[#line + 1] = holder end
   end
   table.sort(line, function(one, other) return one.line < other.line end)
   for _, holder in ipairs(line) do
     if left <= 0 then break end
     local count = math.min(holder.want, left)
-    if holder == mine then
+    if not is_waiting(holder) then -- since an offer to another holder of the process
+    elseif holder == mine then
       granted = count
       mine.fresh, mine.want, mine.offer_ms = mine.fresh + count, mine.want - count, 0
       mine.line = mine.want > 0 and next_in_line(key) or 0
@@ -141,6 +154,7 @@ local function deal(key, mine)
       left = left - count
     elseif holder.offer_ms <= now then -- it did not come, and may be dead
       holder.offer_ms, holder.line, holder.want = 0, 0, 0
+      if process_of(holder.name) ~= process then silent[process_of(holder.name)] = holder.until_ms end
     else
       left = left - count
     end
@@ -196,7 +210,7 @@ local function hold(ask)
     if grants then places = deal(key, mine) end
     places = places - taken
     for _, holder in pairs(key.holders) do
-      if holder ~= mine and holder.want > 0 then others = 1 end
+      if holder ~= mine and is_waiting(holder) then others = 1 end
     end
     if free(key) < 0 then others = 1 end -- the limit was lowered
     if mine.want > 0 then wait = wait_ms(key, mine) end
@@ -211,5 +225,6 @@ for _, ask in ipairs(is_new and {} or asks) do
   answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = places, others, exactly(wait)
 end
 redis.call('PEXPIRE', LISTED, KEEP_MS)
+if not is_new then home.silent = next(silent) and cmsgpack.pack(silent) or '' end
 keep_home()
 return answer

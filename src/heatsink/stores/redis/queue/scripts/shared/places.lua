@@ -8,11 +8,11 @@ local root, LISTED = KEYS[1] .. '/key/', KEYS[1] .. '/keys'
 
 local home = {}
 do
-  local names = { 'server', 'confirmed', 'rebuilt', 'rule', 'ruled_by', 'quiet_ms', 'lease_ms',
-    'moved_ms', 'ruled' }
+  local names = { 'server', 'confirmed', 'rebuilt', 'rule', 'ruled_by', 'silent', 'quiet_ms',
+    'lease_ms', 'moved_ms', 'ruled' }
   local words = redis.call('HMGET', KEYS[1], unpack(names))
-  for i = 1, 5 do home[names[i]] = words[i] or '' end
-  for i = 6, #names do home[names[i]] = tonumber(words[i] or 0) end
+  for i = 1, 6 do home[names[i]] = words[i] or '' end
+  for i = 7, #names do home[names[i]] = tonumber(words[i] or 0) end
   if late > 0 then
     if home.quiet_ms > now - late then home.quiet_ms = home.quiet_ms + late end
     home.moved_ms = home.moved_ms + late
@@ -21,7 +21,7 @@ end
 
 local function keep_home()
   redis.call('HSET', KEYS[1], 'time', time, 'server', home.server, 'rebuilt', home.rebuilt,
-    'quiet_ms', exactly(home.quiet_ms), 'lease_ms', exactly(home.lease_ms),
+    'silent', home.silent, 'quiet_ms', exactly(home.quiet_ms), 'lease_ms', exactly(home.lease_ms),
     'moved_ms', exactly(home.moved_ms))
   redis.call('PEXPIRE', KEYS[1], KEEP_MS)
 end
