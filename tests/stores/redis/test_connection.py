@@ -84,6 +84,13 @@ async def test_a_redis_that_is_gone_is_left_alone_for_a_moment(clock: ManualCloc
         await connection.close()
 
 
+async def test_a_host_that_has_no_address_is_named_as_such() -> None:
+    connection = Connection(parse("redis://nowhere.invalid"), SystemClock(), Random(1))
+    with pytest.raises(Unavailable, match=r"\(.*[Nn]ame.*\)"):
+        await connection.run("PING")
+    await connection.close()
+
+
 async def test_a_master_without_keys_of_ours_may_be_down() -> None:
     """Also the first, and for a process that starts meanwhile."""
     stream = "{heatsink}:stream"  # of the last master

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
+from socket import gaierror
 from typing import Any, NamedTuple, Protocol
 
 from redis import exceptions
@@ -53,10 +54,7 @@ NAMED = {
     exceptions.MovedError: "MOVED",
 }
 EXPECTED = ("NOSCRIPT", "OLDER", "PLACE")
-HINTS = {
-    "NOPERM": "its user lacks the permission: see the ACL lines in docs/how-to/redis.md",
-    "MOVED": "it is a node of a cluster: use redis+cluster:// in the Redis URL",
-}
+PERMISSIONS = "docs/how-to/redis.md"
 LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
 
 
@@ -94,9 +92,13 @@ class _Gathered(NamedTuple):
 class Connection:
     """Runs commands on one Redis. The first command opens the connection."""
 
-    def __init__(self, address: RedisAddress, clock: Clock, rng: Random) -> None:
+    def __init__(
+        self, address: RedisAddress, clock: Clock, rng: Random, permissions: str = PERMISSIONS
+    ) -> None:
+        """`permissions` is the page that errors name if the user lacks a permission."""
         check_authority(address)
         self._address = address
+        self._permissions = permissions
         self._clock = clock
         self._rng = rng
         self._owner = Owner()
@@ -257,7 +259,8 @@ class Connection:
             self._fail("its certificate is not trusted")
             return NoAccess(f"{where} {untrusted}")
         if is_final(error):
-            return self._said(refusal_of(error, where, command), command)
+            refusal = refusal_of(error, where, command, self._permissions)
+            return self._said(refusal, command)
         reason = _reason(error)
         self._fail(reason, kind=type(error).__name__)
         text = f"{where} did not answer {command} ({reason}): retry later, or check its URL"
@@ -327,17 +330,25 @@ def is_final(error: Exception) -> bool:
 def _reason(error: Exception) -> str:
     """Return the system's reason, such as "Connection refused"; otherwise type and message."""
     cause = error.__cause__ or error.__context__
+    if isinstance(cause, gaierror) and cause.strerror:  # its number is not one of the system's
+        return cause.strerror
     if isinstance(cause, OSError) and cause.errno:
         return os.strerror(cause.errno)
     said = str(error).strip().rstrip(".")
     return f"{type(error).__name__}: {said[:120]}" if said else type(error).__name__
 
 
-def refusal_of(error: Exception, where: str, command: str) -> RedisRefused:
+def refusal_of(
+    error: Exception, where: str, command: str, permissions: str = PERMISSIONS
+) -> RedisRefused:
     named = (code for kind, code in NAMED.items() if isinstance(error, kind))
     unnamed = "OLDER" if "equal or smaller" in str(error) else str(error).split(" ")[0]
     code = next(named, unnamed)
-    message = f"{where} refuses {command}: {HINTS.get(code, str(error)[:120])}"
+    hints = {
+        "NOPERM": f"its user lacks the permission: see the ACL lines in {permissions}",
+        "MOVED": "it is a node of a cluster: use redis+cluster:// in the Redis URL",
+    }
+    message = f"{where} refuses {command}: {hints.get(code, str(error)[:120])}"
     return RedisRefused(message, code, str(error))
 
 
