@@ -34,7 +34,6 @@ SHORT = {
     "primitives/chance.py": SHARED,
     "primitives/damping.py": SHARED,
     "primitives/nudge.py": SHARED,
-    "primitives/words.py": SHARED,
     "registry/settings.py": "how the registry stores a setting, without what a setting means",
     "server/api/metrics.py": OPTIONAL,
     "server/door/metrics.py": OPTIONAL,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -22,6 +26,7 @@ from heatsink.cluster.mover import SlotMover, Unsafe
 from heatsink.cluster.nodes import ClusterNodes
 from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits
+from heatsink.cluster.slots import SLOTS
 from heatsink.primitives.clock import SystemClock
 from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import real
@@ -55,7 +60,53 @@ async def test_the_setting_that_is_missing_is_named_and_can_be_turned_on(
         await client.set("{hot}", f"value {number}")
     shown = await run("look", cluster.url, "--window", "0.1", "--enable", "--json")
     assert shown.exit_code == 0, shown.stderr
-    assert len(json.loads(shown.stdout)["nodes"]) == 3
+    answer = json.loads(shown.stdout)
+    owners = {node.id: node.address for node in (await nodes.topology()).primaries}
+    assert {node["id"]: node["node"] for node in answer["nodes"]} == owners
+
+
+async def test_a_terminal_is_asked_whether_to_turn_the_setting_on(cluster: RedisCluster) -> None:
+    for master in cluster.masters:
+        master.command("CONFIG", "SET", "cluster-slot-stats-enabled", "no")
+    assert await asyncio.to_thread(answered, cluster.url, b"n\n") == 1
+    assert await asyncio.to_thread(answered, cluster.url, b"y\n") == 0
+
+
+def answered(url: str, answer: bytes) -> int:
+    """Run `heatsink cluster look` at a terminal, where somebody types this answer."""
+    ours, terminal = pty.openpty()
+    words = [sys.executable, "-m", "heatsink", "cluster", "look", url, "--window", "0.1"]
+    try:
+        os.write(ours, answer)
+        return subprocess.run(
+            words, stdin=terminal, stderr=terminal, stdout=subprocess.DEVNULL, check=False
+        ).returncode
+    finally:
+        os.close(ours)
+        os.close(terminal)
+
+
+async def test_a_node_that_loses_the_setting_gets_it_again(
+    cluster: RedisCluster, nodes: ClusterNodes
+) -> None:
+    """The setting ends when a server restarts."""
+    for master in cluster.masters[1:]:
+        master.command("CONFIG", "SET", "cluster-slot-stats-enabled", "yes")
+    lost = cluster.masters[0]
+    lost.command("CONFIG", "SET", "cluster-slot-stats-enabled", "no")
+    with pytest.raises(NoSlotStatistics, match=lost.address):
+        await nodes.snapshot(await nodes.topology(), {})
+    nodes.enables = True
+    snapshot = await nodes.snapshot(await nodes.topology(), {})
+    assert len(snapshot.slots) == SLOTS
+
+
+async def test_addresses_are_whole_in_a_narrow_terminal(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = await run("look", cluster.url, "--window", "0.1", "--enable")
+    assert all(shown.stdout.count(master.address) >= 1 for master in cluster.masters)
 
 
 async def test_slots_move_while_clients_write_and_every_write_is_kept(
@@ -162,6 +213,7 @@ async def test_balance_moves_slots_and_records_why(
     plan = json.loads(planned.stdout)
     assert plan["before"] > 2
     assert all("CLUSTER MIGRATESLOTS SLOTSRANGE" in each for each in plan["commands"])
+    assert {each["target"] for each in plan["moves"]} <= plan["nodes"].keys()
     result = json.loads(moved.stdout)
     assert result["busiest_to_mean"] < result["plan"]["before"]
     told = await asyncio.to_thread(
@@ -217,6 +269,33 @@ async def test_the_documented_permissions_suffice(
     assert looked.exit_code == moved.exit_code == 0, looked.stderr + moved.stderr
     assert "refuse" not in looked.stderr + moved.stderr
     assert json.loads(looked.stdout)["slots"][0]["key_names"]
+
+
+async def test_a_user_who_may_not_confirm_moves_is_refused_before_any(
+    cluster: RedisCluster, nodes: ClusterNodes, client: Client
+) -> None:
+    await run("look", cluster.url, "--window", "0.1", "--enable")
+    url = await documented_acl(cluster, "hasty", "-set")
+    before = (await nodes.topology()).owners
+    async with busy_first_node(nodes, client):
+        refused = await run("balance", url, *OPTIONS, "--apply")
+    assert refused.exit_code == 1
+    assert "refuses SET" in refused.stderr
+    assert "docs/how-to/balance-a-cluster.md" in refused.stderr
+    assert (await nodes.topology()).owners == before
+
+
+async def test_a_user_who_may_not_list_keys_sees_the_slots(
+    cluster: RedisCluster, nodes: ClusterNodes, client: Client
+) -> None:
+    await run("look", cluster.url, "--window", "0.1", "--enable")
+    url = await documented_acl(cluster, "reader", "-cluster|getkeysinslot")
+    async with busy_first_node(nodes, client):
+        looked = await run("look", url, "--window", "0.3", "--json")
+    assert looked.exit_code == 0, looked.stderr
+    answer = json.loads(looked.stdout)
+    assert {tuple(each["key_names"]) for each in answer["slots"]} == {()}
+    assert {each["node"] for each in answer["slots"]} <= {each["node"] for each in answer["nodes"]}
 
 
 @pytest.mark.full("one look at a live cluster is enough in plain runs")
@@ -291,6 +370,7 @@ async def test_nodes_of_equal_speed_have_equal_capacity(nodes: ClusterNodes) -> 
         (("balance", "redis+cluster://h", "--start", "1.1", "--stop", "1.5"), "start must be"),
         (("look", "redis+sentinel://h/service"), "redis+cluster://"),
         (("look", "nonsense"), "redis+cluster://"),
+        (("look", "redis+cluster://h", "--live", "--json"), "--json"),
     ],
 )
 async def test_a_mistake_is_named_with_its_cure(words: tuple[str, ...], cure: str) -> None:

@@ -176,7 +176,7 @@ def test_no_slot_moves_outside_the_hours() -> None:
         minute = int(clock.now_s() // 60 % (24 * 60))
         limits = MoveLimits(hours=(minute + 10, minute + 20))
         reports = await reports_of(cluster, clock, cluster.move(), limits)
-        assert "at this time of the day" in reports[-1].error
+        assert f"slots move from {limits.day_words} (UTC)" in reports[-1].error
 
     play(test)
 
@@ -212,6 +212,20 @@ def test_a_lease_is_renewed_while_a_turn_lasts_and_ends_with_it() -> None:
         await clock.sleep(1.1 * LEASE_S)
         assert await two.take()
         assert not await one.take()
+
+    play(test)
+
+
+def test_a_lease_that_is_given_back_is_free_at_once() -> None:
+    async def test(_: SteadyCluster, clock: SkewedClock) -> None:
+        key = cast("ClusterNodes", LeaseKey(clock))
+        one, two = (ClusterLease(key, name, clock) for name in ("one", "two"))
+        assert await one.take()
+        await two.end()
+        assert not await two.take(), "only its holder can give it back"
+        await one.end()
+        await clock.sleep(0.01)
+        assert await two.take()
 
     play(test)
 

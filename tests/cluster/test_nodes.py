@@ -29,7 +29,7 @@ from heatsink.cluster.balance import rules_of
 from heatsink.cluster.keys import queue_slots, text_or_hex
 from heatsink.cluster.mover import commands_for
 from heatsink.cluster.policy import SlotMove
-from heatsink.cluster.rules import SlotSettings
+from heatsink.cluster.rules import MoveLimits, SlotSettings, parse_hours
 from heatsink.cluster.slots import SLOTS, as_ranges, key_in, ranges_of
 from heatsink.errors import InvalidSetting
 from heatsink.stores.redis.address import parse
@@ -77,14 +77,14 @@ def statistics(slot: int, keys: int, cpu: int) -> list[object]:
 
 
 def test_the_counters_of_a_slot_are_read() -> None:
-    found = counted_in([statistics(5, 7, 100)], "aa")[5]
+    found = counted_in([statistics(5, 7, 100)], "aa", "h:1")[5]
     assert (found.owner, found.cpu_us) == ("aa", 100)
     assert (found.keys, found.bytes_in, found.bytes_out) == (7, 10, 20)
 
 
 def test_statistics_without_cpu_time_name_the_setting() -> None:
-    with pytest.raises(NoSlotStatistics, match="cluster-slot-stats-enabled"):
-        counted_in([[5, [b"key-count", 7]]], "aa")
+    with pytest.raises(NoSlotStatistics, match=r"^h:1 .* cluster-slot-stats-enabled"):
+        counted_in([[5, [b"key-count", 7]]], "aa", "h:1")
 
 
 def test_a_migration_is_read_in_either_protocol() -> None:
@@ -256,6 +256,10 @@ def test_slots_move_at_the_hours_of_each_day_also_over_midnight(
         for day in (0, 1, 20_000):
             time_s = day * 86_400 + int(hour) * 3_600 + int(minute) * 60
             assert limits.allows(time_s + 59.9) == (words in allowed), words
+
+
+def test_the_hours_are_shown_as_people_write_them() -> None:
+    assert MoveLimits(hours=parse_hours("22:00-06:30")).day_words == "22:00 to 06:30"
 
 
 def test_a_deployment_can_leave_the_slots_of_its_queue_where_they_are() -> None:

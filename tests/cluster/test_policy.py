@@ -287,7 +287,7 @@ def test_moves_begin_only_when_the_imbalance_lasts() -> None:
     policy, load = SlotPolicy(RULES), zipf(0, 1.1, THREE)
     first, second, third = (policy.decide(load) for _ in range(3))
     assert first.moves == second.moves == ()
-    assert first.why == "seen in 1 of 3 windows in a row"
+    assert first.why == f"{first.busiest:.2f} × the mean in 1 of 3 windows"
     assert third.moves
 
 

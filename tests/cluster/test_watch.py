@@ -157,6 +157,31 @@ async def test_a_live_view_is_drawn_again_until_it_is_stopped(
     assert "Traceback" not in output.read_text()
 
 
+async def test_a_node_that_fails_for_a_while_ends_neither_view_nor_watch(
+    cluster: RedisCluster, tmp_path: Path
+) -> None:
+    """Both say once what is wrong, and go on afterwards."""
+    view, watch = tmp_path / "view", tmp_path / "watch"
+    shape = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}
+    replica = cluster.replicas[0]
+    down, drawn = f"{replica.address} does not answer", "mean load"
+    async with running() as started:
+        started.append(command(["look", cluster.url, "--live", "--window", "0.1"], view, **shape))
+        words = ["balance", cluster.url, "--apply", "--watch", "--window", "0.1"]
+        started.append(command(words, watch))
+        await soon(lambda: drawn in view.read_text(), "the first view is drawn", 0.1)
+        await soon(lambda: "too little to act" in watch.read_text(), "the watch is calm", 0.1)
+        await asyncio.to_thread(replica.kill)
+        await soon(lambda: down in view.read_text(), "the view names the node", 0.1)
+        await soon(lambda: down in watch.read_text(), "the watch names the node", 0.1)
+        replica.start()  # not in a thread: the server would end with it
+        calm = "too little to act"
+        await soon(lambda: calm in watch.read_text().rpartition(down)[2], "the watch is calm", 0.1)
+        await soon(lambda: drawn in view.read_text().rpartition(down)[2], "the view goes on", 0.1)
+        assert [each.poll() for each in started] == [None, None]
+    assert watch.read_text().count(down) == 1
+
+
 async def test_a_live_node_with_other_functions_or_users_gets_no_slot(
     cluster: RedisCluster, nodes: ClusterNodes
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heatsink.primitives.words import counted, did_you_mean, duration, with_article
+from heatsink.primitives.words import counted, data_size, did_you_mean, duration, with_article
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -33,6 +33,20 @@ def test_one_is_singular_and_all_other_counts_are_plural() -> None:
 )
 def test_a_duration_is_in_the_unit_that_suits_it(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (0, "0 kB"),
+        (352, "0.352 kB"),
+        (52_300_000, "52.3 MB"),
+        (999_000_000, "999 MB"),
+        (4.2e9, "4.2 GB"),
+    ],
+)
+def test_a_number_of_bytes_is_in_the_unit_that_suits_it(size: float, said: str) -> None:
+    assert data_size(size) == said
 
 
 def test_no_message_leaves_the_plural_to_the_reader() -> None:

@@ -191,18 +191,19 @@ def trouble_of(nodes: Sequence[Node], asked: Mapping[str, object]) -> str:
     return ""
 
 
-def counted_in(answer: Sequence[Any], owner: str) -> dict[int, SlotCounters]:
-    """Parse a node's answer to `CLUSTER SLOT-STATS`. `owner` is the owner of the slots.
+def counted_in(answer: Sequence[Any], owner: str, address: str) -> dict[int, SlotCounters]:
+    """Parse the answer of the node at `address` to `CLUSTER SLOT-STATS`.
 
-    The node is the owner or its replica. Raises `NoSlotStatistics` if CPU time is missing.
+    `owner` is the owner of the slots: the node itself, or its primary. Raises `NoSlotStatistics` if
+    CPU time is missing.
     """
     found: dict[int, SlotCounters] = {}
     for slot, words in answer:
         counted = pairs(words)
         if "cpu-usec" not in counted:
             raise NoSlotStatistics(
-                f"the cluster does not count the CPU time of slots: set {SETTING} to yes on "
-                "all nodes, or run `heatsink cluster look URL --enable`",
+                f"{address} does not count the CPU time of slots: set {SETTING} to yes on all "
+                "nodes, or run `heatsink cluster look URL --enable`",
                 can_enable=True,
             )
         found[slot] = SlotCounters(

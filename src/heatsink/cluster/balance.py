@@ -37,6 +37,7 @@ MOVED = "moved"
 REPORTS = 200
 NAME_MAX = 120
 LEASE_MS = 30_000
+END_S = 2.0
 ROUNDS = 3
 SLOTS_TOGETHER = 256  # measured by one call
 
@@ -113,6 +114,14 @@ class ClusterLease:
             renewing.cancel()
             with suppress(asyncio.CancelledError):
                 await renewing
+
+    async def end(self) -> None:
+        """Give the lease back, so that another process takes over at once."""
+        if self.is_held:
+            self.is_held = False
+            with suppress(HeatsinkError, TimeoutError):  # then it ends by itself
+                async with asyncio.timeout(END_S):
+                    await self._nodes.lead(self._name, 1, await self._nodes.topology())
 
     async def _renew(self) -> None:
         while self.is_held:
@@ -338,7 +347,7 @@ class ClusterWatch:
         if not self.settings.balance or not self._leader.leads:
             return False
         if not self._is_able:
-            check_way(await self.nodes.server(await self.nodes.topology()))
+            await check_able(self.nodes)
             self._is_able = True
         return await self._lease.take()
 
@@ -346,6 +355,7 @@ class ClusterWatch:
         return self._leader.leads and self._lease.is_held
 
     async def close(self) -> None:
+        await self._lease.end()
         await self.nodes.close()
 
 
@@ -357,13 +367,20 @@ def rules_of(settings: SlotSettings) -> SlotRules:
     return msgspec.structs.replace(rules, pinned=rules.pinned | queue_slots(partitions))
 
 
-def check_way(server: Server) -> None:
-    """Raise `Misconfigured` if Heatsink does not move slots on this kind of server."""
+async def check_able(nodes: ClusterNodes) -> Server:
+    """Return the kind of server. Raises `Misconfigured` if Heatsink cannot move slots there.
+
+    Raises `NoAccess` if the user lacks a permission that is needed after a migration.
+    """
+    topology = await nodes.topology()
+    server = await nodes.server(topology)
     if server.way != "migrateslots":
         raise Misconfigured(
             f"moving slots needs Valkey 9.0 or newer on all nodes, not {server.name}: "
             "`heatsink cluster balance URL` shows the plan, and the commands that carry it out"
         )
+    await nodes.check_user(topology)
+    return server
 
 
 def decision_of(report: MoveReport) -> Decision:

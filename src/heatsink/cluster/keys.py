@@ -85,7 +85,10 @@ async def keys_of(node: Connection, slot: int, most: int) -> SlotKeys:
     policy = (await node.run("INFO", "memory")).get("maxmemory_policy", "")
     counts_uses = "lfu" in policy
     looked_at = KEYS_RANKED if counts_uses else most
-    names: list[bytes] = await node.run("CLUSTER", "GETKEYSINSLOT", slot, looked_at)
+    try:
+        names: list[bytes] = await node.run("CLUSTER", "GETKEYSINSLOT", slot, looked_at)
+    except RedisRefused:  # the user may not ask, or the slot has just moved away
+        return SlotKeys(())
     if counts_uses:
         try:
             found = await _ask(node, [("OBJECT", "FREQ", name) for name in names])

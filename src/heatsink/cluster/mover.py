@@ -26,6 +26,7 @@ import msgspec
 
 from heatsink.errors import HeatsinkError, Unavailable
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.words import data_size
 from heatsink.stores.redis.address import RedisAddress
 from heatsink.stores.redis.connection import RedisRefused
 
@@ -193,7 +194,7 @@ class SlotMover:
     def check_room(self, job: SlotMove) -> None:
         """Raise `Unsafe` if the hour's budget or the time of the day forbids this migration."""
         if not self._limits.allows(self._clock.now_s()):
-            raise Unsafe("the rest moves later: no slot may move at this time of the day")
+            raise Unsafe(f"the rest moves later: slots move from {self._limits.day_words} (UTC)")
         if len(job.slots) > self.room():
             most = self._limits.slots_per_hour
             raise Unsafe(f"the rest moves later: {most:,} slots may move in an hour")
@@ -489,8 +490,8 @@ def no_room(skipped: SlotMove, topology: Topology) -> str:
     """Say why slots of a move were left out."""
     nodes = [topology.known(id).address for id in (skipped.source, skipped.target)]
     return (
-        f"left out, with up to {skipped.most / 1e6:,.1f} MB: {nodes[1]} has no room for them "
-        f"below {ROOM:.0%} of its memory, or {nodes[0]} has none to copy them under its writes"
+        f"left out, with up to {data_size(skipped.most)}: {nodes[1]} has no room for this data "
+        f"below {ROOM:.0%} of its memory, or {nodes[0]} has none to copy it under its writes"
     )
 
 

@@ -40,7 +40,7 @@ from .answers import (
     text,
     trouble_of,
 )
-from .keys import SlotKeys, keys_of, slot_sizes
+from .keys import PERMISSIONS, SlotKeys, keys_of, slot_sizes
 from .load import ClusterCounters, NodeCounters, SlotCounters
 from .policy import SlotMove
 from .sizes import NodeMemory, SlotSize, memory_of
@@ -80,6 +80,8 @@ class ClusterNodes:
         self._clock = clock
         self._rng = rng
         self.node_bytes = node_bytes
+        self.enables = False
+        """Whether to turn the statistics of slots on where they are off, also after a restart."""
         self._connections: dict[tuple[str, int], Connection] = {}
 
     @property
@@ -98,7 +100,7 @@ class ClusterNodes:
     def _connection(self, host: str, port: int) -> Connection:
         if (host, port) not in self._connections:
             address: RedisAddress = self.address.node(host, port)
-            self._connections[host, port] = Connection(address, self._clock, self._rng)
+            self._connections[host, port] = Connection(address, self._clock, self._rng, PERMISSIONS)
         return self._connections[host, port]
 
     async def topology(self) -> Topology:
@@ -144,7 +146,7 @@ class ClusterNodes:
                 if refusal.code == "NOPERM":
                     raise NoAccess(
                         f"the user in URL may not run CLUSTER NODES on {host}:{port}: give it the "
-                        "permissions in docs/how-to/balance-a-cluster.md"
+                        f"permissions in {PERMISSIONS}"
                     ) from None
                 raise InvalidSetting(
                     f"{host}:{port} is not a node of a cluster ({refusal.said}): name one in URL",
@@ -239,7 +241,14 @@ class ClusterNodes:
         return await slot_sizes(self.to(topology.known(owner)), slots)
 
     async def _counters(self, node: Node) -> dict[int, SlotCounters]:
-        return counted_in(await self._statistics(node), node.primary or node.id)
+        owner = node.primary or node.id
+        try:
+            return counted_in(await self._statistics(node), owner, node.address)
+        except NoSlotStatistics as missing:
+            if not (self.enables and missing.can_enable):
+                raise
+        await self.to(node).run("CONFIG", "SET", SETTING, "yes")  # until its next restart
+        return counted_in(await self._statistics(node), owner, node.address)
 
     async def _statistics(self, node: Node) -> list[Any]:
         words = ("CLUSTER", "SLOT-STATS", "SLOTSRANGE", 0, SLOTS - 1)
@@ -340,6 +349,24 @@ class ClusterNodes:
                 f"within {WAIT_MS / 1000:.0f} s"
             )
 
+    async def check_user(self, topology: Topology) -> None:
+        """Raise `NoAccess` if the user may not do what `confirm` does on some primary.
+
+        `confirm` comes after a migration, when it is too late to find this out.
+        """
+        for node in topology.primaries:
+            key = key_in(next(node.slots, 0))
+            for words in (
+                ("SET", key, "", "PX", 1_000),
+                ("WAIT", 0, 1),
+                ("WAITAOF", 0, 0, 1),
+            ):
+                try:
+                    await self.to(node).run(*words)
+                except RedisRefused as refusal:
+                    if refusal.code == "NOPERM":
+                        raise NoAccess(str(refusal)) from None
+
     async def lead(self, name: str, lease_ms: int, topology: Topology) -> bool:
         """Take or renew the lease of balancers, which is a key in the cluster itself.
 
@@ -351,12 +378,6 @@ class ClusterNodes:
     async def keys_of(self, slot: int, topology: Topology, most: int) -> SlotKeys:
         """Return some keys of a slot: the most used ones if the server counts uses."""
         return await keys_of(self.to(topology.known(topology.owners[slot])), slot, most)
-
-    async def enable_statistics(self, topology: Topology) -> None:
-        """Turn the statistics of slots on, on all nodes, until their next restart."""
-        for node in topology.nodes:
-            if not node.is_failing:
-                await self.to(node).run("CONFIG", "SET", SETTING, "yes")
 
     async def migrations(self, topology: Topology) -> list[SlotMigration]:
         """Return all migrations that the primaries run or have run lately."""

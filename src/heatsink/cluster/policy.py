@@ -144,7 +144,7 @@ class SlotPolicy:
             why = plan.why or f"{plan.busiest:.2f} × the mean is below the start of {limit:.2f} ×"
             return msgspec.structs.replace(plan, moves=(), after=plan.before, why=why)
         if not self._is_moving and self._streak < rules.patience:
-            seen = f"seen in {self._streak} of {rules.patience} windows in a row"
+            seen = f"{plan.busiest:.2f} × the mean in {self._streak} of {rules.patience} windows"
             return msgspec.structs.replace(plan, moves=(), after=plan.before, why=seen)
         self._is_moving = True
         return plan

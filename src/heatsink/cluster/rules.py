@@ -84,6 +84,12 @@ class MoveLimits(msgspec.Struct, frozen=True):
         for minute in self.hours or ():
             check_number("hours", minute, 0, DAY_MINUTES)
 
+    @property
+    def day_words(self) -> str:
+        """The part of the day in which slots may move, as people write it."""
+        minutes = self.hours or (0, DAY_MINUTES)
+        return " to ".join(f"{minute // 60:02}:{minute % 60:02}" for minute in minutes)
+
     def allows(self, time_s: float) -> bool:
         """Return whether slots may move at this time of the day."""
         if self.hours is None:

@@ -27,6 +27,14 @@ def duration(seconds: float) -> str:
     return f"{_three_digits(seconds / 86_400)} days"
 
 
+def data_size(size: float) -> str:
+    """Return a number of bytes for a person, in a suitable unit: "0 kB", "4.2 kB", "53 MB"."""
+    for unit, unit_bytes in (("kB", 1e3), ("MB", 1e6)):
+        if size < 1_000 * unit_bytes:
+            return f"{_three_digits(size / unit_bytes)} {unit}"
+    return f"{_three_digits(size / 1e9)} GB"
+
+
 def _three_digits(number: float) -> str:
     return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 

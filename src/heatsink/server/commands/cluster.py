@@ -18,14 +18,16 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from heatsink.bulk.settings import PARTITIONS_MAX
 from heatsink.cluster.answers import SETTING, NoSlotStatistics, Server, Topology
 from heatsink.cluster.balance import (
+    LEASE_MS,
     Balancer,
     ClusterLease,
     ClusterMeter,
-    check_way,
+    check_able,
     decision_of,
     measured,
 )
@@ -42,17 +44,17 @@ from heatsink.cluster.policy import Plan, SlotPolicy, plan_moves
 from heatsink.cluster.rules import MoveLimits, SlotRules, parse_cores, parse_hours
 from heatsink.cluster.sampled import SampledCluster
 from heatsink.cluster.slots import parse_slots, ranges_of
-from heatsink.errors import HeatsinkError, InvalidSetting, NoAccess
+from heatsink.errors import HeatsinkError, InvalidSetting, NoAccess, Unavailable
 from heatsink.primitives.clock import SystemClock
-from heatsink.primitives.words import counted
+from heatsink.primitives.words import counted, data_size
 from heatsink.registry.decisions import Decision
 from heatsink.stores.redis.address import RedisAddress
 
-from .configuration import Number, WholeRange, json_option
+from .configuration import WORD, Number, WholeRange, json_option
 from .coordinator import check_store, ids_of
 from .operator import shown
 from .progress import progress_bar
-from .store import publish_in, store_option
+from .store import publish_in
 
 HOTTEST = 10
 KEYS = 3
@@ -137,6 +139,8 @@ def look(
 
     URL is redis+cluster://host:port with one or more nodes.
     """
+    if live and as_json:
+        raise InvalidSetting("--live draws a view for people: leave out --json")
     with _errors_only():
         asyncio.run(_look(url, window, enable, dict(cores), live, as_json))
 
@@ -174,8 +178,14 @@ async def _look(
             return
         with Live(first, console=console, auto_refresh=False) as screen:
             while True:
-                load = await meter.measure(window_s, 1)
-                screen.update(await _view(cluster, meter.topology, load), refresh=True)
+                try:
+                    load = await meter.measure(window_s, 1)
+                    first = await _view(cluster, meter.topology, load)
+                    screen.update(first, refresh=True)
+                except (Unavailable, NoSlotStatistics) as error:
+                    why = Text(f"Not measured: {error}", style="bold")
+                    screen.update(Group(first, "", why), refresh=True)
+                    await clock.sleep(window_s)
     finally:
         await nodes.close()
 
@@ -186,6 +196,7 @@ async def _measured(nodes: ClusterNodes, enable: bool) -> ClusterNodes | Sampled
     Statistics that are off are turned on if `enable` is set, or if the person at the terminal
     agrees. Raises `NoSlotStatistics` otherwise.
     """
+    nodes.enables = enable
     topology = await nodes.topology()
     try:
         await nodes.snapshot(topology, {})
@@ -193,9 +204,9 @@ async def _measured(nodes: ClusterNodes, enable: bool) -> ClusterNodes | Sampled
         if not missing.can_enable:
             click.echo(f"heatsink: {missing}. Commands are sampled instead (MONITOR).", err=True)
             return SampledCluster(nodes, SystemClock())
-        if not enable and not _agrees():
+        if not _agrees():
             raise
-        await nodes.enable_statistics(topology)
+        nodes.enables = True
     return nodes
 
 
@@ -223,7 +234,8 @@ async def _view(
     cluster: ClusterNodes | SampledCluster, topology: Topology, load: ClusterLoad
 ) -> Group:
     plan = plan_moves(load, SlotRules())
-    table = Table("node", box=None)
+    table = Table(box=None)
+    table.add_column("node", no_wrap=True)
     for title in ("replicas", "slots", "CPU", "network", "memory", "÷ mean"):
         table.add_column(title, justify="right")
     for row in _node_rows(load):
@@ -233,17 +245,19 @@ async def _view(
             f"{row['slots']:,}",
             f"{row['cpu']:.1%}",
             f"{row['network_s'] / 1e6:,.2f} MB/s",
-            f"{row['memory'] / 1e6:,.1f} MB",
+            data_size(row["memory"]),
             f"{row['ratio']:.2f} ×",
         )
-    slots = Table("slot", "node", box=None)
+    slots = Table(box=None)
+    for title in ("slot", "node"):
+        slots.add_column(title, no_wrap=True)
     for title in ("CPU", "network", "keys"):
         slots.add_column(title, justify="right")
     hottest = _hottest(load)
     found = [await cluster.keys_of(slot.slot, topology, KEYS) for slot in hottest]
-    are_hottest = all(keys.are_hottest for keys in found)
+    are_hottest = bool(found) and all(keys.are_hottest for keys in found)
     slots.add_column("hottest keys" if are_hottest else "some keys", overflow="fold")
-    names = {node.id: node.address for node in load.nodes}
+    names = addresses_of(load)
     for slot, keys in zip(hottest, found, strict=True):
         slots.add_row(
             f"{slot.slot}",
@@ -271,9 +285,15 @@ def _verdict(topology: Topology, plan: Plan) -> str:
     return " ".join(lines)
 
 
+def addresses_of(load: ClusterLoad) -> dict[str, str]:
+    """Return the addresses of the primaries by their ids."""
+    return {node.id: node.address for node in load.nodes}
+
+
 def _node_rows(load: ClusterLoad) -> list[dict[str, Any]]:
     return [
         {
+            "id": node.id,
             "node": node.address,
             "replicas": node.replicas,
             "slots": node.slots,
@@ -291,10 +311,10 @@ async def _as_json(
     cluster: ClusterNodes | SampledCluster, topology: Topology, load: ClusterLoad
 ) -> dict[str, Any]:
     plan = plan_moves(load, SlotRules())
-    hottest = []
+    names, hottest = addresses_of(load), []
     for slot in _hottest(load):
         keys = await cluster.keys_of(slot.slot, topology, KEYS)
-        named = {"key_names": keys.names, "are_hottest": keys.are_hottest}
+        named = {"node": names[slot.node], "key_names": keys.names, "are_hottest": keys.are_hottest}
         hottest.append(msgspec.structs.asdict(slot) | named)
     return {
         "nodes": _node_rows(load),
@@ -314,7 +334,9 @@ async def _as_json(
 @CORES
 @click.option("--apply", is_flag=True, help="Move the slots. Without it, only show the plan.")
 @click.option("--watch", is_flag=True, help="Keep balancing until Ctrl-C. Needs --apply.")
-@store_option
+@click.option(
+    "--store", type=WORD, envvar="HEATSINK_STORE", help="Also write moves to its history."
+)
 @click.option("--start", type=Number(1, 10), default=1.25, help="Busiest ÷ mean to begin at.")
 @click.option(
     "--idle",
@@ -387,9 +409,10 @@ async def _balance(url: str, as_json: bool, options: Mapping[str, Any]) -> None:
         await ids_of(options["store"], clock, must_exist=True)
     nodes = ClusterNodes(url, clock, Random(), round(1e6 * (options["node_memory"] or 0)))
     try:
-        server = await nodes.server(await nodes.topology())
         if options["apply"]:
-            check_way(server)
+            server = await check_able(nodes)
+        else:
+            server = await nodes.server(await nodes.topology())
         cores = dict(options["cores"])
         check_cores(cores, await nodes.topology())
         if options["measure_cores"]:
@@ -427,7 +450,8 @@ async def _once(
         click.echo(_order_words(orders, login), nl=False)
     if not options["apply"]:
         if as_json:
-            shown({**msgspec.to_builtins(plan), "commands": orders, "trouble": topology.trouble})
+            named = {"nodes": addresses_of(load), "commands": orders, "trouble": topology.trouble}
+            shown(msgspec.to_builtins(plan) | named)
         return
     reports: list[MoveReport] = []
     with progress_bar() as bar:
@@ -441,7 +465,8 @@ async def _once(
                 await _record(options["store"], [decision_of(report)])
     now = plan_moves(await _measure(meter, options["window"], "measuring again"), rules)
     if as_json:
-        shown({"plan": plan, "reports": reports, "busiest_to_mean": now.before})
+        names = addresses_of(load)
+        shown({"plan": plan, "reports": reports, "nodes": names, "busiest_to_mean": now.before})
     else:
         click.echo(f"The busiest node has {now.before:.2f} × the mean load now.")
     if any(report.error for report in reports):
@@ -480,12 +505,12 @@ def _plan_words(plan: Plan, load: ClusterLoad) -> str:
         is_said = plan.ceiling is not None and plan.why == plan.ceiling.words
         lines.append("Nothing to move." if is_said else f"Nothing to move: {plan.why}.")
         return "\n".join(lines)
-    names = {node.id: node.address for node in load.nodes}
+    names = addresses_of(load)
     for move in plan.moves:
         what = f"{counted(len(move.slots), 'slot')} ({ranges_of(move.slots, SLOTS_SHOWN)})"
-        size = f"about {move.size / 1e6:,.1f} MB"
+        size = f"about {data_size(move.size)}"
         if move.most > 2 * move.size + 1e6:
-            size += f", up to {move.most / 1e6:,.1f} MB"
+            size += f", up to {data_size(move.most)}"
         lines.append(f"  {what}, {size}, to {names[move.target]}: {move.reason}")
     lines.append(f"After these moves, the busiest node has {plan.after:.2f} × the mean load.")
     return "\n".join(lines)
@@ -508,8 +533,8 @@ def _unlike_words(plan: Plan) -> list[str]:
 def _report_words(report: MoveReport) -> str:
     what = f"{counted(len(report.job.slots), 'slot')} ({ranges_of(report.job.slots, SLOTS_SHOWN)})"
     if report.error:
-        return f"  stopped at {what}: {report.error}"
-    return f"  moved {what}, {report.moved / 1e6:,.1f} MB, in {report.took_s:.1f} s"
+        return f"  {what}: {report.error}"
+    return f"  moved {what}, {data_size(report.moved)}, in {report.took_s:.1f} s"
 
 
 async def _record(store: str | None, decisions: list[Decision]) -> list[Decision]:
@@ -536,23 +561,28 @@ async def _watch(
         return await _record(options["store"], decisions)
 
     balancer = Balancer(meter, SlotPolicy(rules), mover, publish, clock, options["window"])
-    while True:
-        moved: list[Decision] = []
-        try:
-            if await lease.take():
-                async with lease.kept():
-                    moved = await balancer.run_once(leads=lambda: lease.is_held)
-                kind, said = _state_words(balancer, failures)
-            else:
-                kind = said = "another process balances this cluster"
-        except HeatsinkError as error:
-            kind = said = str(error)
-        failures = balancer.totals.failures
-        told = "" if moved else told
-        if said and kind != told:
-            click.echo(said)
-            told = kind
-        await clock.sleep(options["window"] / 4)
+    try:
+        while True:
+            moved: list[Decision] = []
+            is_due = balancer.is_due
+            try:
+                kind = said = ""
+                if not await lease.take():
+                    kind = said = "another process balances this cluster"
+                elif is_due:
+                    async with lease.kept():
+                        moved = await balancer.run_once(leads=lambda: lease.is_held)
+                    kind, said = _state_words(balancer, failures)
+            except HeatsinkError as error:
+                kind = said = str(error)
+            failures = balancer.totals.failures
+            told = "" if moved else told
+            if said and kind != told:
+                click.echo(said)
+                told = kind
+            await clock.sleep(min(options["window"] / 4, LEASE_MS / 3_000))
+    finally:
+        await lease.end()
 
 
 def _state_words(balancer: Balancer, failures: int) -> tuple[str, str]:

@@ -41,7 +41,11 @@ class SlotRange(msgspec.Struct, frozen=True):
 
 
 class ClusterMoveLine(msgspec.Struct, frozen=True):
-    """A migration of slots. `error` says why it did not happen; empty if it did."""
+    """A migration of slots. `error` says why it did not happen; empty if it did.
+
+    `size` is what the target has received; before the end, how much data the slots have by
+    estimate.
+    """
 
     slots: list[int]
     source: str
@@ -128,6 +132,7 @@ def cluster_of(hs: Heatsink) -> ClusterAnswer:
                 time=datetime.fromtimestamp(each.at_s, UTC),
                 took_s=round(each.took_s, 3),
                 error=each.error,
+                size=each.job.size if each.error else each.moved,
             )
             for each in reversed(state.reports[-MOVES:])
         ],

@@ -19,7 +19,11 @@ const NO_CLUSTER = [
   " to also move its slots.",
 ];
 const times = (ratio) => (ratio == null ? NONE : `${ratio.toFixed(2)} ×`);
-const megabytes = (bytes) => `${number(bytes / 1e6)} MB`;
+
+function dataSize(bytes) {
+  const [unit, size] = bytes < 1e6 ? ["kB", 1e3] : bytes < 1e9 ? ["MB", 1e6] : ["GB", 1e9];
+  return `${number(bytes / size)} ${unit}`;
+}
 
 // The slots of each node in ascending order.
 function slotsOf(ranges, nodes) {
@@ -87,7 +91,7 @@ const movesTable = () => table([
   { name: "slots", text: (one) => shortSlots(one.slots) },
   { name: "from", text: (one) => one.source, tight: true },
   { name: "to", text: (one) => one.target, tight: true },
-  { name: "data", number: true, text: (one) => megabytes(one.size), less: true },
+  { name: "data", number: true, text: (one) => dataSize(one.size), less: true },
   { name: "took", number: true, text: (one) => (one.time ? seconds(one.took_s) : "running"), less: true },
   { name: "why", text: (one) => one.error || one.reason, bad: (one) => Boolean(one.error) },
 ], (one) => `${one.time}:${one.slots[0]}:${one.target}`, "No slot has moved since this process began to lead.");
@@ -97,8 +101,8 @@ const nodesTable = () => table([
   { name: "load ÷ mean", number: true, text: (one) => times(one.ratio) },
   { name: "before the moves", number: true, text: (one) => times(one.ratio_before) },
   { name: "used", number: true, text: (one) => percent(one.used) },
-  { name: "network", number: true, text: (one) => `${megabytes(one.network_s)}/s`, less: true },
-  { name: "memory", number: true, text: (one) => megabytes(one.memory), less: true },
+  { name: "network", number: true, text: (one) => `${dataSize(one.network_s)}/s`, less: true },
+  { name: "memory", number: true, text: (one) => dataSize(one.memory), less: true },
   { name: "slots", number: true, text: (one) => number(one.slots) },
   { name: "replicas", number: true, text: (one) => number(one.replicas), less: true },
 ], (one) => one.node, "Waiting for the first measurement…");
