@@ -121,6 +121,36 @@ def test_a_legacy_condition_on_the_partition_key_sees_the_application_s_key(
     both(world, "GetItem", Key=KEY)
 
 
+ONE: Body = {"S": "room"}
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        {"AttributeValueList": [ONE]},
+        {"Value": ONE, "AttributeValueList": [ONE]},
+        {"Value": ONE, "AttributeValueList": [ONE], "ComparisonOperator": "EQ"},
+        {"Value": ONE, "Exists": True, "ComparisonOperator": "EQ"},
+        {"Value": ONE, "Exists": False},
+        {"Value": ONE, "ComparisonOperator": ""},
+        {"ComparisonOperator": "EQ"},
+        {"Value": ONE, "Exists": True},
+        {"Value": ONE},
+    ],
+)
+def test_a_legacy_condition_in_a_wrong_form_gets_dynamodb_s_error(expected: Body) -> None:
+    world = spread_world()
+    both(world, "PutItem", Item=KEY)
+    both(world, "PutItem", Item={**KEY, "n": {"N": "1"}}, Expected={"pk": expected})
+    both(world, "GetItem", Key=KEY)
+
+
+@pytest.mark.parametrize("names", [5, True, ["kind"], {"#k": 5}, {}])
+def test_an_update_of_a_spread_index_with_wrong_names_gets_dynamodb_s_error(names: Any) -> None:
+    update = {"UpdateExpression": "SET kind = :v", "ExpressionAttributeValues": {":v": ONE}}
+    both(World(spread_index=True), "UpdateItem", Key=KEY, **update, ExpressionAttributeNames=names)
+
+
 def test_a_key_that_ends_like_a_bucket_is_refused() -> None:
     world = spread_world()
     key = {**KEY, "pk": {"S": "room\u241fhs3"}}

@@ -120,8 +120,12 @@ def _expected(given: Any, key: str) -> Any:
     """
     if not isinstance(given, dict) or given.get("Exists") is False:
         return given
-    operator = given.get("ComparisonOperator", "EQ")
-    values = [given["Value"]] if "Value" in given else given.get("AttributeValueList") or []
+    fields = ("ComparisonOperator", "Exists", "Value", "AttributeValueList")
+    operator, exists, value, listed = map(given.get, fields)
+    is_wrong = (listed if operator is None else exists) is not None
+    if is_wrong or (value is not None and listed is not None):
+        return given  # which DynamoDB refuses
+    values = [value] if value is not None else listed or []
     if operator in ("NULL", "NOT_NULL") or not values or not all(map(_is_text, values)):
         return given
     texts = [one["S"] for one in values]
@@ -138,6 +142,7 @@ def _expected(given: Any, key: str) -> Any:
         "IN": lambda: key in texts,
         "BETWEEN": lambda: len(texts) == 2 and texts[0] <= key <= texts[1],
     }
+    operator = "EQ" if operator is None else operator
     is_valid = operator in tests and (operator in ("IN", "BETWEEN") or len(texts) == 1)
     if not is_valid or (operator == "BETWEEN" and (len(texts) != 2 or texts[0] > texts[1])):
         return given

@@ -202,7 +202,8 @@ def values_in(index: SpreadIndex, given: Body) -> Iterable[str]:
 
 def _assigned_in(attribute: str, given: Body) -> list[Any]:
     """Return the values to which an update expression sets an attribute."""
-    names = given.get(NAMES) or {}
+    given_names = given.get(NAMES)
+    names = given_names if isinstance(given_names, dict) else {}
     try:
         update = parse_update(given[UPDATE]).root
     except EngineError:
