@@ -151,6 +151,18 @@ def test_an_update_of_a_spread_index_with_wrong_names_gets_dynamodb_s_error(name
     both(World(spread_index=True), "UpdateItem", Key=KEY, **update, ExpressionAttributeNames=names)
 
 
+@pytest.mark.parametrize("operation", ["BatchGetItem", "BatchWriteItem"])
+@pytest.mark.parametrize("of_table", [None, {}, [], 5, {"Keys": None}, [None]])
+def test_a_batch_that_asks_a_table_for_nothing_gets_dynamodb_s_error(
+    operation: str, of_table: Any
+) -> None:
+    world = spread_world()
+    request = {"RequestItems": {TABLE: of_table}}
+    plain = outcome(world.plain.send, operation, request)
+    assert outcome(world.processes[0].send, operation, request) == plain
+    assert "error" in plain
+
+
 def test_a_key_that_ends_like_a_bucket_is_refused() -> None:
     world = spread_world()
     key = {**KEY, "pk": {"S": "room\u241fhs3"}}

@@ -12,7 +12,7 @@ from heatsink.server.door.access import tables_in
 from heatsink.server.door.upstream import SMALL, concerns, decoded_if_small
 from tests.planted import usually
 
-from .differential import Differential, comparable
+from .differential import REUSED, Differential, comparable
 from .mutations import Mutations
 from .world import TABLE, World, outcome
 
@@ -30,11 +30,13 @@ def test_a_request_of_a_wrong_form_is_answered_as_on_a_plain_table(seed: int) ->
         run.grammar.now_ms = world.now_ms()
         operation, usual = run.grammar.request()
         parameters = mutations.of(usual)
-        plain = outcome(world.plain.send, operation, parameters)
         found = outcome(process.send, operation, parameters)
         if message(found).startswith(OURS):
             refused += 1
             continue
+        plain = outcome(world.plain.send, operation, parameters)
+        if plain.get("error") == REUSED and "error" in found:
+            continue  # a wrong request with the token of another one: either error is due
         assert found.get("error") == plain.get("error"), (operation, parameters, plain, found)
         if "error" not in plain and operation not in ("Scan", "Query"):
             accepted += 1

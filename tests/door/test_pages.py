@@ -17,6 +17,7 @@ from heatsink.door.spread_indexes import shadow_of
 from heatsink.door.times import iso_text, millis
 from heatsink.testing.clocks import ManualClock
 
+from .differential import sent
 from .grammar import text_of
 from .world import (
     DEFINITION,
@@ -399,6 +400,22 @@ def test_an_eventually_consistent_query_reads_no_layout() -> None:
     assert all(isinstance(need, UpstreamCall) for need in needs)
     process.send("Query", whole())
     assert any(not isinstance(need, UpstreamCall) for need in needs)
+
+
+def test_a_query_counts_the_cost_of_an_answer_that_it_cannot_use() -> None:
+    world = World(processes=2)
+    early, late = world.processes
+    world.registry.spread(world.label("room"), 4)
+    world.registry.closed_ms += 100
+    world.renew(early)
+    for number in range(8):
+        item = message(world.registry.closed_ms - 50 + number, number)
+        early.send("PutItem", {"TableName": TABLE, "Item": item})
+    given = whole(ReturnConsumedCapacity="TOTAL")
+    given["KeyConditionExpression"] = "pk = :p AND sk < :s"
+    given["ExpressionAttributeValues"][":s"] = {"S": "S"}
+    assert sent(late, "Query", given)["Count"] == 8
+    assert len(late.upstream.used) == 6  # under the bare key before and after it learnt the layout
 
 
 FEW: dict[str, Body] = {

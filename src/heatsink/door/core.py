@@ -198,10 +198,12 @@ class Core:
             raise _refused(operation, next(iter(named.values())).table.name)
         try:
             read = checked_form(operation, parameters)
-            if not self._count(operation, named, read, size):
+            if read is parameters and not self._count(operation, named, read, size):
                 read = as_read(operation, read)
         except EngineError as error:
             raise of_engine(error) from None
+        if read is not parameters and read != parameters:
+            return self._begin(operation, read)  # it may name fewer tables
         steps = start(named, read)
         return self._as_read(operation, read, steps)
 

@@ -155,6 +155,7 @@ def query(places: ItemPlaces, parameters: Body, view: View) -> Steps:
     is_short = has_shadows and _is_cut(answers[0], asked.request.limit)
     if merge.is_bare and not is_short:
         return shown_page(answers[0], places)
+    merge.count_cost(answers[0])
     return (yield from merge.steps(None))
 
 
@@ -276,6 +277,10 @@ class Merge:
             if bucket not in self._sources:
                 self._sources[bucket] = Source(bucket, self._start)
 
+    def count_cost(self, answer: Body) -> None:
+        """Add the cost of an answer whose rows the page does not use."""
+        self._capacities.append(answer.get("ConsumedCapacity"))
+
     def learn(self, layout: Layout) -> Generator[list[Need], list[Any], None]:
         """Use a layout that was just read from the store, for rows whose time is below the horizon.
 
@@ -394,7 +399,7 @@ class Merge:
         return asked.request.select == "ALL_ATTRIBUTES" or lacks(index, asked.given)
 
     def _feed(self, source: Source, answer: Body) -> None:
-        self._capacities.append(answer.get("ConsumedCapacity"))
+        self.count_cost(answer)
         for stored in answer["Items"]:
             item = self._places.shown(stored)
             order = tuple(native(item[name]) for name in self._order)
