@@ -114,7 +114,7 @@ class IndexMigration:
             yield [Renew()]
             note = note_on(self._view, self._table, self._name)
             step = note.step if note is not None else "left"
-            self._told(step, self._changed)
+            self._told(step if step != "left" else "", self._changed)
             if note is None or step == "left":
                 yield from self._begin()
             elif step in ON_THE_WAY_BACK:
