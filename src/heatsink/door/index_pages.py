@@ -13,6 +13,7 @@ from the value, and returns a row from two buckets only once.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -33,7 +34,7 @@ from .pages import (
 from .places import ItemPlaces, application_key
 from .protocol import Body, Need, Steps, UpstreamCall, WireError, refusal
 from .queries import Asked, Merge, Source, read_query
-from .scans import check_page, prepared
+from .scans import check_page, prepared, read_rows
 from .spread_indexes import EXPRESSIONS, OPAQUE, SpreadIndex
 
 START = "ExclusiveStartKey"
@@ -329,17 +330,26 @@ def scan_index(places: ItemPlaces, index: SpreadIndex, parameters: Body) -> Step
         return (yield from refused(places, index, "Scan", parameters))
     if plain.get("Select") == "ALL_ATTRIBUTES":
         changed["Select"] = "ALL_ATTRIBUTES"
-    [answer] = yield [UpstreamCall("Scan", changed)]
-    if isinstance(answer, WireError):
-        raise places.error(answer)
+    names = schema_of(places.table, index.index).entry_names
+    stored = [index.shadow if name == index.attribute else name for name in names]
+    try:
+        read = yield from read_rows("Scan", changed, stored, partial(_shown, places, index))
+    except WireError as error:
+        raise places.error(error) from None
     page = Page(given, plain.get("Select") == "COUNT", [])
-    for stored in answer["Items"]:
-        value = application_key(stored[index.shadow]["S"])
-        if stored.get(index.attribute) == {"S": value}:
-            page.take(places.shown(stored))
-    shown: Body = page.answer([index.capacity(answer.get("ConsumedCapacity"))])
-    last = answer.get("LastEvaluatedKey")
-    return shown if last is None else {**shown, "LastEvaluatedKey": _token(places, index, last)}
+    for item in read.items:
+        if item is not None:
+            page.take(item)
+    answer: Body = page.answer([index.capacity(cost) for cost in read.costs])
+    if read.last is None:
+        return answer
+    return {**answer, "LastEvaluatedKey": _token(places, index, read.last)}
+
+
+def _shown(places: ItemPlaces, index: SpreadIndex, stored: Item) -> Item | None:
+    """Return an entry as the application sees it; None if its item has another value by now."""
+    value = application_key(stored[index.shadow]["S"])
+    return places.shown(stored) if stored.get(index.attribute) == {"S": value} else None
 
 
 def _entry(index: SpreadIndex, start: Body, position: Position | None) -> Body:

@@ -55,7 +55,8 @@ FIRST_ROWS = 512  # of all places together, if the query has no limit
 PLACE_ROWS_MIN = 16
 ASKED_AGAIN = 1.25
 PARTIAL_FIELDS = (
-    *("FilterExpression", "ProjectionExpression", "QueryFilter", "AttributesToGet", "Select"),
+    *("FilterExpression", "ProjectionExpression", "QueryFilter", "ScanFilter", "AttributesToGet"),
+    "Select",
 )
 """The parameters with which an answer lacks rows or attributes that DynamoDB has read."""
 
@@ -152,14 +153,14 @@ def query(places: ItemPlaces, parameters: Body, view: View) -> Steps:
     answers = checked((yield [*whole, truth] if truth else whole))
     if truth is not None:
         yield from merge.learn(answers[1])
-    is_short = has_shadows and _is_cut(answers[0], asked.request.limit)
+    is_short = has_shadows and is_cut(answers[0], asked.request.limit)
     if merge.is_bare and not is_short:
         return shown_page(answers[0], places)
     merge.count_cost(answers[0])
     return (yield from merge.steps(None))
 
 
-def _is_cut(answer: Body, limit: int | None) -> bool:
+def is_cut(answer: Body, limit: object) -> bool:
     """Return whether DynamoDB ended a page because its rows are large, not because of `limit`."""
     return "LastEvaluatedKey" in answer and answer["ScannedCount"] != limit
 

@@ -3,11 +3,18 @@
 The rows of all buckets are ordinary rows of the table and of its indexes. So these pages come from
 one upstream call. Only the partition key in rows and tokens changes. If a filter mentions the
 partition key, the core itself evaluates the filter, on whole rows.
+
+DynamoDB ends a page at 1 MB, and also counts what Heatsink stores with the rows: names of buckets
+and shadow attributes. So if a page of whole rows ends there, a second call reads the few rows that
+still fit. This needs the sizes of all rows, so it is not done for pages that DynamoDB filters or
+projects: they may end a few rows early.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from math import ceil
+from typing import Any, NamedTuple
 
 from heatsink.emulator.operations.reads import (
     check_select,
@@ -18,6 +25,7 @@ from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.expressions.key_conditions import KeyTest, key_range
 from heatsink.stores.dynamodb.wire.expressions.reading import Expressions, check_filter
 from heatsink.stores.dynamodb.wire.requests import Query, Scan
+from heatsink.stores.dynamodb.wire.values import Item, admit_item
 
 from .declaration import Index
 from .pages import (
@@ -31,10 +39,12 @@ from .pages import (
     shown_page,
     start_at,
     token_of,
+    total,
     without_local,
 )
 from .places import ItemPlaces
-from .protocol import Body, Steps, UpstreamCall, checked, refusal
+from .protocol import Body, Need, Steps, UpstreamCall, WireError, checked, refusal
+from .queries import PAGE_BYTES_MAX, PARTIAL_FIELDS, is_cut
 from .rewriting import mentions
 
 
@@ -75,8 +85,64 @@ def _page(places: ItemPlaces, operation: str, parameters: Body, index: Index | N
             return (yield from _filtered(places, operation, changed, (given, tests, index)))
     except ValidationFailed:
         return (yield from must_be_refused(operation, parameters))
-    [answer] = checked((yield [UpstreamCall(operation, changed)]))
-    return _with_token(places, shown_page(answer, places), answer)
+    if any(parameters.get(name) for name in PARTIAL_FIELDS):
+        [answer] = checked((yield [UpstreamCall(operation, changed)]))
+        return _with_token(places, shown_page(answer, places), answer.get("LastEvaluatedKey"))
+    read = yield from read_rows(operation, changed, names, places.shown)
+    items = [item for item in read.items if item is not None]
+    page: Body = {"Items": items, "Count": len(items), "ScannedCount": len(items)}
+    if read.costs:
+        page["ConsumedCapacity"] = total(read.costs)
+    return _with_token(places, page, read.last)
+
+
+class Rows(NamedTuple):
+    """The rows of a page, as the application sees them; None in place of one that it must not see.
+
+    `last` is the stored key at which the page ended, None at the end. `costs` are the consumed
+    capacities of all calls.
+    """
+
+    items: list[Item | None]
+    last: Body | None
+    costs: list[Any]
+
+
+def read_rows(
+    operation: str,
+    parameters: Body,
+    names: Iterable[str],
+    shown: Callable[[Item], Item | None],
+) -> Generator[list[Need], list[Any], Rows]:
+    """Read a page of whole rows. It ends at 1 MB of what the application sees.
+
+    `names` are the attributes of a stored key. If a further call fails, the page ends where
+    DynamoDB ended it. Raises `WireError` if the first call fails.
+    """
+    [answer] = checked((yield [UpstreamCall(operation, parameters)]))
+    limit, stored = parameters.get("Limit"), answer["Items"]
+    items, last = [shown(item) for item in stored], answer.get("LastEvaluatedKey")
+    costs = [answer["ConsumedCapacity"]] if "ConsumedCapacity" in answer else []
+    if not is_cut(answer, limit) or all(a is b for a, b in zip(items, stored, strict=True)):
+        return Rows(items, last, costs)
+    size = sum(admit_item(item) for item in items if item is not None)
+    while last is not None and len(items) != limit:
+        rows = ceil((PAGE_BYTES_MAX - size) * len(items) / max(size, 1)) + 1
+        rows = rows if limit is None else min(rows, limit - len(items))
+        more = {**parameters, "ExclusiveStartKey": last, "Limit": rows}
+        [answer] = yield [UpstreamCall(operation, more)]
+        if isinstance(answer, WireError):
+            break
+        costs += [answer["ConsumedCapacity"]] if "ConsumedCapacity" in answer else []
+        for stored_item in answer["Items"]:
+            item = shown(stored_item)
+            size += admit_item(item) if item is not None else 0
+            if size > PAGE_BYTES_MAX:
+                return Rows(items, last, costs)
+            items.append(item)
+            last = {name: stored_item[name] for name in names}
+        last = answer.get("LastEvaluatedKey")
+    return Rows(items, last, costs)
 
 
 def _filters_by(attribute: str, parameters: Body) -> bool:
@@ -131,17 +197,17 @@ def _filtered(
         plain.update(key_condition(tests, {}))
     if select == "ALL_ATTRIBUTES" or lacks(index, given):
         plain["Select"] = "ALL_ATTRIBUTES"
-    [answer] = checked((yield [UpstreamCall(operation, plain)]))
+    names = schema_of(places.table, index).entry_names
+    read = yield from read_rows(operation, plain, names, places.shown)
     page = Page(given, select == "COUNT", [])
     if index is not None and select != "ALL_ATTRIBUTES":
         page.projected = index.projected
-    for item in answer["Items"]:
-        page.take(places.shown(item))
-    shown: Body = page.answer([answer.get("ConsumedCapacity")])
-    return _with_token(places, shown, answer)
+    for item in read.items:
+        if item is not None:
+            page.take(item)
+    return _with_token(places, page.answer(read.costs), read.last)
 
 
-def _with_token(places: ItemPlaces, shown: Body, answer: Body) -> Body:
-    """Return a page for the application, with the token that follows from DynamoDB's answer."""
-    last: Any = answer.get("LastEvaluatedKey")
+def _with_token(places: ItemPlaces, shown: Body, last: Body | None) -> Body:
+    """Return a page for the application, with the token that follows from its last stored key."""
     return shown if last is None else {**shown, "LastEvaluatedKey": token_of(places, last)}
