@@ -47,6 +47,7 @@ NAMES = (
     "queue_cases",
     "jobs",
     "claims",
+    "limit_keys",
     "head_of_line",
     "scaling",
     "failover",

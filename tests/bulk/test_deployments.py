@@ -207,9 +207,10 @@ async def test_a_callback_that_cannot_be_submitted_or_run_is_logged_with_its_bat
     vars(reconciler).update(change=refuse, _tell_done=refuse)
     batch = await world.server.batches.get("x")
     assert batch is not None
-    assert not await reconciler._record_end(0, batch.ends[0])
+    ends = [batch.ends[0]]
+    assert await reconciler._record_ends_of(0, "x", ends) == ("x", False)
     assert await reconciler._end(batch) == ""
-    assert "recording the end of a part of batch 'x' failed: try again" in caplog.text
+    assert "recording ends of parts of batch 'x' failed: try again" in caplog.text
     assert "concluding batch 'x' failed: try again" in caplog.text
 
 

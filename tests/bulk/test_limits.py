@@ -131,6 +131,41 @@ async def test_a_key_that_is_full_does_not_hold_up_another_key_of_its_batch() ->
 
 
 @on_virtual_time
+async def test_a_batch_may_have_thousands_of_keys() -> None:
+    keys = 3_000
+    world = World(partitions=2, deadline_s=60)
+    watched = Watched(world, ACCOUNTS, takes_s=0.0)
+    async with world.consumer("one"):
+        await announced(world)
+        batch = await world.bulk.submit("send", items_of([f"{n}" for n in range(keys)], 1))
+        assert len(batch.parts) == keys
+        await world.bulk.pause(batch.id)
+        assert (await world.bulk.status(batch.id)).state == "paused"
+        await world.bulk.resume(batch.id)
+        progress = await world.bulk.wait(batch.id, timeout_s=600)
+    assert (progress.state, progress.done) == ("done", keys)
+    assert len(watched.ran) == keys
+
+
+@on_virtual_time
+async def test_a_batch_has_one_copy_of_its_record_in_each_partition() -> None:
+    """Else copies would take memory that grows with the square of the number of keys."""
+    world = World(partitions=8)
+    Watched(world, ACCOUNTS)
+    async with world.consumer("one"):
+        await announced(world)
+    batch = await world.bulk.submit("send", items_of([f"{n}" for n in range(40)], 1))
+    copies = Counter(
+        partition
+        for partition in range(8)
+        for share in world.server.queue.held(partition).shares.values()
+        if share.record is not None
+    )
+    assert copies == dict.fromkeys(batch.told, 1)
+    assert sum(map(len, batch.told.values())) == 40
+
+
+@on_virtual_time
 async def test_several_limits_hold_at_once_and_nobody_waits_for_ever() -> None:
     world = World()
     first, second = Limit("x", running=2), Limit("y", running=3, per="tenant")

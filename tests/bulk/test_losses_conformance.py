@@ -112,6 +112,26 @@ async def test_a_part_keeps_the_newest_record_of_its_batch(
     assert await stores.losses.record_of(PARTITION, "nobody") is None
 
 
+async def test_parts_of_a_batch_share_a_copy_of_its_record(
+    driver: Driver, stores: QueueStores
+) -> None:
+    steer, record_of = stores.queue.steer, stores.losses.record_of
+    for part in ("a", "b", "c"):
+        await driver.submit(part, [1], release=False)
+    old, new = (Batch("batch", "mail", "ada", 1, "running", version=n) for n in (1, 2))
+    await steer(PARTITION, "a", "release", 0, 2, new)
+    await steer(PARTITION, "b", "release", 0, 2, "a")
+    await steer(PARTITION, "c", "release", 0, 1, old)
+    await steer(PARTITION, "c", "release", 0, 1, "nobody")
+    assert [await record_of(PARTITION, part) for part in ("a", "b", "c")] == [new, new, None]
+    assert [(await driver.counts(part)).recorded for part in ("a", "b", "c")] == [2, 2, 1]
+    assert len(await stores.losses.live_parts(PARTITION, "", 10)) == 3
+    await steer(PARTITION, "b", "pause", 0, 1, old)
+    assert await record_of(PARTITION, "b") == new, "the older record came late"
+    await driver.work()
+    assert await record_of(PARTITION, "b") == new, "the copy is kept after the end of its part"
+
+
 async def test_a_record_is_put_back_unless_a_newer_one_is_there(stores: QueueStores) -> None:
     lost = Batch("x", "mail", "ada", 5, "running", version=7)
     assert await stores.batches.restore(lost) == lost

@@ -51,7 +51,7 @@ async def test_a_batch_that_was_paused_before_its_release_does_not_run() -> None
         process.kill()
         await asyncio.sleep(0)
 
-    vars(bulk)["_tell_parts"] = die
+    vars(bulk.reconciler)["tell_parts"] = die
     process.run(bulk.submit("note", range(10), id="x"))
     await asyncio.sleep(1.0)
     await world.bulk.pause("x")
@@ -159,7 +159,7 @@ async def test_trying_again_can_be_repeated_after_a_crash_between_record_and_par
             process.kill()
             await asyncio.sleep(0)
 
-        vars(bulk)["_tell_parts"] = die
+        vars(bulk.reconciler)["tell_parts"] = die
         process.run(bulk.retry_failed(batch.id))
         await asyncio.sleep(5.0)
         await world.bulk.retry_failed(batch.id)
@@ -182,7 +182,7 @@ async def test_a_wish_that_was_told_half_way_is_told_by_whoever_looks(wish: str)
             process.kill()
             await asyncio.sleep(0)
 
-        vars(bulk)["_tell_parts"] = die
+        vars(bulk.reconciler)["tell_parts"] = die
         process.run(getattr(bulk, wish)(batch.id))
         await asyncio.sleep(1.0)
         before = len(world.ran)

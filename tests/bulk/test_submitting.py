@@ -236,7 +236,7 @@ async def test_what_was_sealed_runs_though_its_producer_died_before_it_released_
         process.kill()
         await asyncio.sleep(0)
 
-    vars(bulk)["_tell_parts"] = die
+    vars(bulk.reconciler)["tell_parts"] = die
     process.run(bulk.submit("note", range(10), id="x"))
     async with world.consumer():
         await asyncio.sleep(30.0)

@@ -209,6 +209,18 @@ class Batch(msgspec.Struct, frozen=True):
         return total(self.missing)
 
     @property
+    def told(self) -> dict[int, list[PartPlace]]:
+        """The parts that get commands, by partition: all but those that are recorded as lost.
+
+        The newest part of a partition comes first.
+        """
+        ends, found = {end.part: end.items for end in self.ends}, dict[int, list[PartPlace]]()
+        for place in reversed(self.parts):
+            if ends.get(place.id) != 0 or not place.items:
+                found.setdefault(place.partition, []).append(place)
+        return found
+
+    @property
     def lane(self) -> str:
         """The name of the batch's lane. Names are unique, since an action has no slash."""
         return f"{self.action}/{self.tenant}"

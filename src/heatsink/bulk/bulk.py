@@ -35,8 +35,8 @@ from .controls import NO_CONTROLS, Controls
 from .limits import LimitUse, limits_in_use
 from .moving import MoveProgress, PartitionMover
 from .plan import LEGACY, PartitionPlace, QueuePlan, check_follows, founding, place_in
-from .reconcile import Opening, Patience, Reconciler, check_known, is_odd
-from .results import read_results
+from .reconcile import Opening, Patience, Reconciler, check_known
+from .results import check_keeps, failure, read_results
 from .settings import PARTITIONS_MAX, BulkSettings
 from .singles import Singles
 from .store import PartCounts, PartState, QueueStores, Verb
@@ -60,6 +60,7 @@ ENDED_MAX = 10_000
 LOOK_S = 0.05
 TELL_S = 5.0
 LOOK_S_MAX = 1.0
+LOOKS_APART = 4  # times as long as a look at a large batch takes
 Items = Iterable[Any] | AsyncIterable[Any]
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
 
@@ -266,7 +267,7 @@ class Bulk:
         if before is None:
             for batch in await self.list(LIST_MAX, wanted.tenant):
                 if batch.action == wanted.action and not batch.is_final:
-                    await self._tell_parts(batch, "limit")
+                    await self.reconciler.tell_parts(batch, "limit")
 
     async def _release(self, batch: Batch) -> None:
         """Let workers run the parts. If the lane has a rate limit, first apply it to the parts."""
@@ -274,8 +275,8 @@ class Bulk:
             return
         limits = self._stores.limits
         if await self._patience.call(limits.rate_of, batch.lane) is not None:
-            await self._tell_parts(batch, "limit")
-        if not await self._tell_parts(batch, "release"):
+            await self.reconciler.tell_parts(batch, "limit")
+        if not await self.reconciler.tell_parts(batch, "release"):
             found = await self.reconciler.inspect(batch)
             if found.missing:
                 raise Overloaded(changes.reason(found, ()))
@@ -374,7 +375,7 @@ class Bulk:
         """
         batch = await self._look(id)
         counts = await self._counts(batch)
-        if is_odd(batch, list(counts.values())):
+        if changes.odd_parts(batch, list(counts.values())):
             batch = await self.reconciler.inspect(batch)
             counts = await self._counts(batch)
         batch = await self._surely_ended(batch)
@@ -394,7 +395,7 @@ class Bulk:
         (found,) = await self._patience.call(self._stores.barrier.batches, [batch.id])
         batch = changes.check_found(found, batch.id)
         for verb in changes.unheard(batch, states):
-            await self._tell_parts(batch, verb)
+            await self.reconciler.tell_parts(batch, verb)
         return batch
 
     async def _surely_ended(self, batch: Batch) -> Batch:
@@ -409,8 +410,7 @@ class Bulk:
 
     async def _counts(self, batch: Batch) -> dict[str, PartCounts | None]:
         """Return the counts of each part by part id; None for a part that does not exist."""
-        call, ask = self._patience.call, self._stores.queue.part
-        found = await asyncio.gather(*(call(ask, each.partition, each.id) for each in batch.parts))
+        found = await self.reconciler.counts(batch)
         return dict(zip((part.id for part in batch.parts), found, strict=True))
 
     async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
@@ -450,7 +450,7 @@ class Bulk:
                 self._stores.queue.failures, part.partition, part.id, after, FAILURES_PAGE
             ):
                 for failed in page:
-                    yield changes.failure(part, failed)
+                    yield failure(part, failed)
                 after = page[-1].place
 
     async def results(self, id: str, after: int = -1) -> AsyncIterator[Result]:
@@ -464,7 +464,7 @@ class Bulk:
                 print(result.index, result.value)
         """
         check_whole("after", after, -1, ITEMS_MAX)
-        batch = changes.check_keeps(await self._get(id))
+        batch = check_keeps(await self._get(id))
         async for found in read_results(batch, self._ask_results, after):
             yield Result(found.index, found.value)
 
@@ -476,7 +476,11 @@ class Bulk:
         start_s, pause_s, is_told = self._clock.monotonic_s(), LOOK_S, False
         if changes.is_following(check_text("id", id, TEXT_MAX)):
             await flows.come(self, self._get, id, timeout_s)
-        while not (progress := await self.status(id)).is_final:
+        while True:
+            looked_s = self._clock.monotonic_s()
+            if (progress := await self.status(id)).is_final:
+                return progress
+            took_s = self._clock.monotonic_s() - looked_s
             waited_s = self._clock.monotonic_s() - start_s
             if timeout_s is not None and waited_s > timeout_s:
                 late = f"batch {id!r} has not ended after {timeout_s:g} s: it goes on, wait again"
@@ -485,9 +489,8 @@ class Bulk:
                 is_told = True
                 cure = "start `heatsink worker MODULE:ACTIONS`, or hs.worker(actions).run()"
                 self.hooks.event("bulk.waiting", f"{id!r} is {progress.reason}: {cure}", WARNING)
-            await self._clock.sleep(pause_s)
+            await self._clock.sleep(max(pause_s, LOOKS_APART * took_s))
             pause_s = min(pause_s * 1.2, LOOK_S_MAX)
-        return progress
 
     async def trace_of(self, id: str) -> str:
         """Return the trace in which the batch was submitted; empty if there was none."""
@@ -564,19 +567,9 @@ class Bulk:
         these places, the other place still has it.
         """
         confirmation = self._patience.call(self._stores.barrier.batches, [batch.id])
-        (found,), _ = await asyncio.gather(confirmation, self._tell_parts(batch, verb))
+        (found,), _ = await asyncio.gather(confirmation, self.reconciler.tell_parts(batch, verb))
         if found is None or found.version < batch.version:
             raise Overloaded(f"the queue may have lost a change of {batch.id!r}: repeat the call")
-
-    async def _tell_parts(self, batch: Batch, verb: Verb) -> bool:
-        """Send the command `verb` to all parts. Returns False if a part does not exist."""
-        steer, wish = self._stores.queue.steer, (verb, batch.lap, batch.version, batch)
-        calls = (
-            self._patience.call(steer, part.partition, part.id, *wish)
-            for part in batch.parts
-            if not changes.is_over(batch, part)
-        )
-        return all(await asyncio.gather(*calls))
 
     async def change(self, id: str, step: Callable[[Batch], Batch]) -> Batch:
         """Store `step(record)` as the batch's new record, and return it. Retry after a conflict."""

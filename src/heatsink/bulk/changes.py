@@ -17,7 +17,6 @@ from heatsink.primitives.words import counted
 from .actions import BUILT_IN, NEXT, WEBHOOK
 from .batch import (
     Batch,
-    Failure,
     PartEnd,
     PartPlace,
     Progress,
@@ -25,12 +24,10 @@ from .batch import (
     State,
     merged,
     named,
-    span_of_gap,
     total,
-    unpacked,
 )
 from .controls import Controls
-from .store import BOOKED_MS_MAX, FailedItem, PartCounts, PartState, Verb
+from .store import BOOKED_MS_MAX, PartCounts, PartState, Verb
 
 NO_WORKER = "waiting: no worker"
 LACKS = f"{BUILT_IN}lacks/"  # notice of a worker: its partition has items of an action it lacks
@@ -119,31 +116,59 @@ def tried_again(batch: Batch) -> Batch:
 
 
 def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = ()) -> Batch:
-    """Return the record with the end of a part added. An end of an earlier lap is ignored.
+    """Return the record with the end of a part added: see `with_ends`."""
+    return with_ends(batch, [end], now_ms, {end.part: missing})
 
-    `missing` are the items of the part that its server has lost. If the part was recorded as lost
-    and ends after all, the real end replaces the loss.
+
+def with_ends(
+    batch: Batch, ends: Sequence[PartEnd], now_ms: int, missing: Mapping[str, Sequence[Span]]
+) -> Batch:
+    """Return the record with the ends of parts added. An end of an earlier lap is ignored.
+
+    `missing` are the items that servers have lost, by part. If a part was recorded as lost and ends
+    after all, the real end replaces the loss.
     """
-    place = next((place for place in batch.parts if place.id == end.part), None)
-    if place is None or end.lap != batch.lap:
+    new = {end.part: end for end in _uncounted(batch, ends)}
+    if not new:
         return batch
-    known = next((known for known in batch.ends if known.part == end.part), None)
-    if known is not None and (known == end or not is_gone(known, place)):
+    known = (*(other for other in batch.ends if other.part not in new), *new.values())
+    gaps = {part: tuple(missing.get(part, ())) for part in new}
+    parts = (
+        place
+        if gaps.get(place.id, place.missing) == place.missing
+        else replace(place, missing=gaps[place.id])
+        for place in batch.parts
+    )
+    batch = replace(batch, parts=tuple(parts), ends=known)
+    if len(known) < len(batch.parts):
         return batch
-    ends = (*(other for other in batch.ends if other.part != end.part), end)
-    batch = replace(_missing(batch, place, missing), ends=ends)
-    if len(ends) < len(batch.parts):
-        return batch
-    return replace(batch, state=final_state(batch, ends), ended_ms=now_ms)
+    return replace(batch, state=final_state(batch, known), ended_ms=now_ms)
 
 
-def has_end(record: Batch | None, end: PartEnd) -> bool:
-    """Return whether the record counts this end already, or there is no record.
+def _uncounted(batch: Batch, ends: Sequence[PartEnd]) -> list[PartEnd]:
+    """Return those ends that the record must still count."""
+    places = {place.id: place for place in batch.parts}
+    known = {end.part: end for end in batch.ends}
+    return [
+        end
+        for end in ends
+        if end.part in places
+        and end.lap == batch.lap
+        and (
+            end.part not in known
+            or (known[end.part] != end and is_gone(known[end.part], places[end.part]))
+        )
+    ]
 
-    The caller asks before it forgets the end: if Redis has lost the change that counted the end,
+
+def counted_ends(record: Batch | None, ends: Sequence[PartEnd]) -> list[PartEnd]:
+    """Return the ends that the record counts already; without a record, all of them.
+
+    The caller asks before it forgets the ends: if Redis has lost the change that counted an end,
     the caller must add the end again.
     """
-    return record is None or with_end(record, end, 0) is record
+    left = set() if record is None else {end.part for end in _uncounted(record, ends)}
+    return [end for end in ends if end.part not in left]
 
 
 def concluded(batch: Batch, end: PartEnd, now_ms: int) -> Batch | None:
@@ -168,18 +193,9 @@ def is_gone(end: PartEnd, place: PartPlace) -> bool:
     return end.items == 0 < place.items
 
 
-def is_over(batch: Batch, place: PartPlace) -> bool:
-    """Return whether a part is recorded as lost."""
-    return any(end.part == place.id and is_gone(end, place) for end in batch.ends)
-
-
-def gone(batch: Batch, part: str, now_ms: int) -> Batch:
-    """Return the record after a server lost the whole part. The part counts as ended."""
-    place = next((place for place in batch.parts if place.id == part), None)
-    if place is None or any(end.part == part for end in batch.ends):
-        return batch
-    end = PartEnd(batch.id, part, batch.lap, 0, 0, 0)
-    return with_end(batch, end, now_ms, place.spans)
+def gone(batch: Batch, part: str) -> PartEnd:
+    """Return the end of a part that its server has lost as a whole: it counts as ended."""
+    return PartEnd(batch.id, part, batch.lap, 0, 0, 0)
 
 
 def short(batch: Batch, part: str, missing: Sequence[Span]) -> Batch:
@@ -202,6 +218,34 @@ def found_again(batch: Batch, part: str) -> Batch:
     ends = tuple(other for other in batch.ends if other is not end)
     state: State = "running" if batch.state == "lost" else batch.state
     return replace(_missing(batch, place, ()), ends=ends, state=state, ended_ms=0)
+
+
+def lacks(place: PartPlace, counts: PartCounts) -> bool:
+    """Return whether a part has lost items that are not recorded as missing."""
+    return place.items - (counts.size - counts.lost) > total(place.missing)
+
+
+def odd_parts(batch: Batch, found: Sequence[PartCounts | None]) -> list[PartPlace]:
+    """Return the parts of the batch that differ from what the batch's record says.
+
+    A part differs if it has ended, has lost items or is missing, and the record does not say so.
+    It also differs if it exists although the record says that it is lost, and if it carries a newer
+    copy of the record. `found` are the counts of the parts, in the order of `batch.parts`.
+    """
+    if not batch.is_sealed or batch.state in ("done", "failed", "cancelled"):
+        return []
+    ends = {end.part: end for end in batch.ends}
+    known = zip(batch.parts, found, strict=True)
+    return [place for place, counts in known if is_odd(batch, ends.get(place.id), place, counts)]
+
+
+def is_odd(batch: Batch, end: PartEnd | None, place: PartPlace, counts: PartCounts | None) -> bool:
+    if end is not None:
+        is_back = counts is not None and counts.size > counts.lost
+        return is_back and is_gone(end, place)
+    if counts is None or lacks(place, counts) or counts.recorded > batch.version:
+        return True
+    return counts.state == "finished" and counts.lap == batch.lap
 
 
 def _missing(batch: Batch, place: PartPlace, missing: Sequence[Span]) -> Batch:
@@ -519,18 +563,13 @@ def is_following(id: str) -> bool:
     return THEN_MARK in id or OTHERWISE_MARK in id
 
 
-def check_keeps(batch: Batch) -> Batch:
-    """Return the batch. Raises `Conflict` if it keeps no results."""
-    if not batch.result_bytes:
-        raise Conflict(f"batch {batch.id!r} keeps no results: submit it with results='keep'")
-    return batch
+def has_ended(counts: PartCounts | None, end: PartEnd) -> bool:
+    """Whether the part shows this end. It does not if Redis has lost its last writes."""
+    if counts is None or counts.state != "finished":
+        return False
+    found = (counts.lap, counts.done, counts.failed, counts.cancelled)
+    return found == (end.lap, end.done, end.failed, end.cancelled)
 
 
-def failure(part: PartPlace, failed: FailedItem) -> Failure:
-    """Return a failed item of a part, as users see it."""
-    if not failed.body:
-        gap = int(failed.place.partition(":")[0]), failed.offset, 1
-        reason = f"{failed.reason} (the queue's server has lost the item's body)"
-        return Failure(span_of_gap(part.runs, gap)[0], None, reason, failed.tries)
-    indexes, items = unpacked(failed.body)
-    return Failure(indexes[failed.offset], items[failed.offset], failed.reason, failed.tries)
+def has_part(batch: Batch, part: str) -> bool:
+    return any(place.id == part for place in batch.parts)

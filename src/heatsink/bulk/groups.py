@@ -32,7 +32,7 @@ from .batch import (
 from .batch import packed as packed_chunk
 from .limits import Counting, lane_with, needs_of
 
-GROUPS_MAX = 1_000  # each is a part of the batch: every command on a batch calls all parts
+GROUPS_MAX = 20_000  # each is a part of the batch: every command on a batch calls all parts
 OPEN_BYTES_MAX = 8 << 20
 
 Grouped = tuple[str, Packed]

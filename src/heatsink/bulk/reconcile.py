@@ -12,7 +12,7 @@ writes or restart with an old file. Therefore:
   ended until a record that counts this end is durable.
 - If a part is gone, the record counts the part as ended and its items as missing. So the batch
   reaches a final state. If the same items are submitted again, only the missing ones are restored.
-- Every part carries a copy of the record. If the record is lost, a running part restores it.
+- In each partition, a part carries a copy of the record: see `lost_records.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from random import Random
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ from heatsink.primitives.retry import FailedAttempt, Pauses, Retrier, shortened
 from . import changes, flows
 from .actions import BUILT_IN
 from .batch import KEEP_MS, Batch, PartEnd, PartPlace, Span, chunks_in, total
+from .lost_records import LostRecords
 from .plan import PlaceClosed, PlaceMarks, QueuePlan, Spot
 from .store import (
     Barrier,
@@ -50,6 +52,7 @@ from .store import (
     PartCounts,
     QueueStores,
     ServerHealth,
+    Verb,
 )
 
 logger = logging.getLogger("heatsink")
@@ -57,6 +60,7 @@ Result = TypeVar("Result")
 Step = Callable[[Batch], Batch]
 PAUSES = Pauses(0.05, 1.0, jitter=0.5)
 FIRST_S = 3.0  # for a queue that has never answered: its URL is probably wrong
+PAGE = 512  # calls at a time
 HOPS_MAX = 4  # how often one call follows a partition that moves
 PARTITION_CALLS = frozenset(
     {
@@ -341,6 +345,7 @@ class Reconciler:
         self._patience = patience
         self._clock = clock
         self._tell_done = tell_done
+        self.records = LostRecords(stores, patience.call, self.inspect)
 
     async def change(self, id: str, step: Step) -> Batch:
         """Store `step(record)` as the batch's new record, and return the new record.
@@ -377,45 +382,66 @@ class Reconciler:
 
     # -- ends of parts ---------------------------------------------------------------------
 
-    async def record_ends(self, partition: int, ends: Sequence[PartEnd]) -> list[PartEnd]:
+    async def record_ends(
+        self, partition: int, ends: Sequence[PartEnd]
+    ) -> tuple[list[PartEnd], int]:
         """Add the ends of parts of one partition to the records of their batches.
 
         Returns the ends that the partition may forget: the batch's record with the end is durable
-        and, if the batch has ended, its callback is submitted.
+        and, if the batch has ended, its callback is submitted. Also returns how many parts the
+        largest of these batches has.
         """
         places = [PartPlace(end.part, partition, end.items) for end in ends]
         found = await self._patience.call(self._stores.barrier.parts, places)
-        sure = [end for end, counts in zip(ends, found, strict=True) if _has_ended(counts, end)]
-        counted = await asyncio.gather(*(self._record_end(partition, end) for end in sure))
-        recorded = [end for end, is_counted in zip(sure, counted, strict=True) if is_counted]
-        known = await self._conclude(sorted({end.batch for end in recorded}))
-        return [e for e in recorded if e.batch in known and changes.has_end(known[e.batch], e)]
+        sure = [
+            end for end, counts in zip(ends, found, strict=True) if changes.has_ended(counts, end)
+        ]
+        by_batch: dict[str, list[PartEnd]] = {}
+        for end in sure:
+            by_batch.setdefault(end.batch, []).append(end)
+        counted = await asyncio.gather(
+            *(self._record_ends_of(partition, id, mine) for id, mine in by_batch.items())
+        )
+        known = await self._conclude(sorted(id for id, is_counted in counted if is_counted))
+        most = max((len(batch.parts) for batch in known.values() if batch), default=0)
+        return [e for id in known for e in changes.counted_ends(known[id], by_batch[id])], most
 
-    async def _record_end(self, partition: int, end: PartEnd) -> bool:
+    async def _record_ends_of(
+        self, partition: int, id: str, ends: Sequence[PartEnd]
+    ) -> tuple[str, bool]:
+        """Add the ends of a batch's parts to its record, in one change. Returns (id, success)."""
         try:
-            batch = await self._get_or_rebuild(partition, end)
+            batch = await self._get_or_rebuild(partition, id, ends)
             if batch is None:
-                return True  # its record has expired, and no part has a copy
-            missing = await self._missing(batch, end)
+                return id, True  # its record has expired, and no part has a copy
+            missing = await self._missing(batch, ends)
             now = now_ms(self._clock)
-            ended = await self.change(batch.id, lambda b: changes.with_end(b, end, now, missing))
+            ended = await self.change(id, lambda b: changes.with_ends(b, ends, now, missing))
             _log_losses(batch, ended)
         except HeatsinkError as error:
-            logger.info("recording the end of a part of batch %r failed: %s", end.batch, error)
-            return False
-        return True
+            logger.info("recording ends of parts of batch %r failed: %s", id, error)
+            return id, False
+        return id, True
 
-    async def _get_or_rebuild(self, partition: int, end: PartEnd) -> Batch | None:
-        found = await self._patience.call(self._stores.batches.get, end.batch)
-        if found is not None and found.is_sealed:
-            return found
-        await self.adopt(partition, LivePart(end.part, end.batch))
-        return await self._patience.call(self._stores.batches.get, end.batch)
+    async def _get_or_rebuild(
+        self, partition: int, id: str, ends: Sequence[PartEnd]
+    ) -> Batch | None:
+        for end in ends:
+            found = await self._patience.call(self._stores.batches.get, id)
+            if found is not None and found.is_sealed:
+                return found
+            await self.records.adopt(partition, LivePart(end.part, id))
+        return await self._patience.call(self._stores.batches.get, id)
 
-    async def _missing(self, batch: Batch, end: PartEnd) -> Sequence[Span]:
-        place = next((place for place in batch.parts if place.id == end.part), None)
-        lost = place.items - end.items if place else 0
-        return await self._gaps(place, lost) if place and lost > 0 else ()
+    async def _missing(self, batch: Batch, ends: Sequence[PartEnd]) -> Mapping[str, Sequence[Span]]:
+        """Return the items that the server of these ended parts has lost, by part."""
+        places = {place.id: place for place in batch.parts}
+        found: dict[str, Sequence[Span]] = {}
+        for end in ends:
+            place = places.get(end.part)
+            if place is not None and place.items > end.items:
+                found[end.part] = await self._gaps(place, place.items - end.items)
+        return found
 
     async def _gaps(self, place: PartPlace, lost: int) -> tuple[Span, ...]:
         """Return the missing items of a part that has lost `lost` items.
@@ -458,96 +484,84 @@ class Reconciler:
 
     async def inspect(self, batch: Batch) -> Batch:
         """Correct a batch's record where it differs from the batch's parts. Returns the record."""
-        found = await asyncio.gather(*map(self._count, batch.parts))
-        if not is_odd(batch, found):
+        found = await self.counts(batch)
+        odd = changes.odd_parts(batch, found)
+        if not odd:
             return batch
-        parts = zip(batch.parts, found, strict=True)
-        odd = [place for place, counts in parts if _is_odd(batch, place, counts)]
         sure = await self._patience.call(self._stores.barrier.parts, odd)
         for place, counts in zip(odd, sure, strict=True):
             if counts is not None and counts.recorded > batch.version:
                 live = LivePart(place.id, batch.id)
-                return await self._rebuild(place.partition, live, batch) or batch
-        steps = [
-            await self._step(batch, place, counts) for place, counts in zip(odd, sure, strict=True)
+                return await self.records.rebuild(place.partition, live, batch) or batch
+        missing, now = dict[str, Sequence[Span]](), now_ms(self._clock)
+        news = [
+            await self._news(batch, place, counts, missing)
+            for place, counts in zip(odd, sure, strict=True)
         ]
-        changed = await self.change(batch.id, lambda known: _all(steps, known))
+        changed = await self.change(batch.id, lambda known: _repaired(known, news, missing, now))
         _log_losses(batch, changed)
         if changed.is_final:
             await self._conclude([batch.id])
         return changed
 
-    async def _count(self, place: PartPlace) -> PartCounts | None:
-        return await self._patience.call(self._stores.queue.part, place.partition, place.id)
+    async def counts(self, batch: Batch) -> list[PartCounts | None]:
+        """Return the counts of each part; None for a part that does not exist."""
+        call, ask = self._patience.call, self._stores.queue.part
+        return await in_pages(partial(call, ask, each.partition, each.id) for each in batch.parts)
 
-    async def _step(self, batch: Batch, place: PartPlace, counts: PartCounts | None) -> Step:
-        now = now_ms(self._clock)
+    async def _news(
+        self,
+        batch: Batch,
+        place: PartPlace,
+        counts: PartCounts | None,
+        missing: dict[str, Sequence[Span]],
+    ) -> PartEnd | Step:
+        """Return the end of a part, or another change of the batch's record.
+
+        Adds the part's lost items to `missing`.
+        """
         if counts is None:
-            return lambda known: changes.gone(known, place.id, now)
+            missing[place.id] = place.spans
+            return changes.gone(batch, place.id)
         if any(end.part == place.id for end in batch.ends):
             return lambda known: changes.found_again(known, place.id)
         lost = place.items - (counts.size - counts.lost)
-        missing = await self._gaps(place, lost) if _lacks(place, counts) else place.missing
+        gaps = await self._gaps(place, lost) if changes.lacks(place, counts) else place.missing
         if counts.state != "finished":
-            return lambda known: changes.short(known, place.id, missing)
-        ended = (counts.lap, counts.done, counts.failed, counts.cancelled)
-        end = PartEnd(batch.id, place.id, *ended)
-        return lambda known: changes.with_end(known, end, now, missing)
+            return lambda known: changes.short(known, place.id, gaps)
+        missing[place.id] = gaps
+        return PartEnd(batch.id, place.id, counts.lap, counts.done, counts.failed, counts.cancelled)
 
-    # -- lost records ----------------------------------------------------------------------
+    # -- commands --------------------------------------------------------------------------
 
-    async def adopt(self, partition: int, live: LivePart) -> None:
-        """Check the record of the batch to which a running part belongs.
+    async def tell_parts(self, batch: Batch, verb: Verb) -> bool:
+        """Send the command `verb` to all parts. Returns False if a part does not exist.
 
-        Restore the record if it is lost or does not list the part. Cancel the part if the batch was
-        cancelled, or if the part does not belong to the batch any more.
+        One part in each partition keeps the batch's record as its copy; the others name this part.
         """
-        known = await self._patience.call(self._stores.batches.get, live.batch)
-        if known is None or not known.is_sealed:
-            await self._rebuild(partition, live, known)
-        elif not known.is_final and _has_part(known, live):
-            return  # as it should be
-        else:
-            known = await self._rebuild(partition, live, known) or known
-            if known.state == "lost" and _has_part(known, live):
-                await self.inspect(known)  # the part was recorded as lost
-            elif known.state == "cancelled" or not _has_part(known, live):
-                # its server came back with old data, or its items are in another part now
-                await self._cancel(partition, live, known)
+        told = batch.told.items()
+        return all(await asyncio.gather(*(self._tell(p, mine, batch, verb) for p, mine in told)))
 
-    async def _rebuild(self, partition: int, live: LivePart, known: Batch | None) -> Batch | None:
-        """Restore a batch's record from the newest copy in its parts, if the copy is newer.
+    async def _tell(
+        self, partition: int, places: Sequence[PartPlace], batch: Batch, verb: Verb
+    ) -> bool:
+        steer, wish = self._stores.queue.steer, (verb, batch.lap, batch.version)
+        for at, place in enumerate(places):
+            if not await self._patience.call(steer, partition, place.id, *wish, batch):
+                continue
+            others = places[at + 1 :]
+            call = partial(self._patience.call, steer, partition)
+            calls = (partial(call, other.id, *wish, place.id) for other in others)
+            return all(await in_pages(calls)) and not at
+        return not places
 
-        `known` is the record that was found before. Returns the record that is stored now.
-        """
-        carried = await self._carried(partition, live)
-        if carried is None:
-            return known
-        known = await self._patience.call(self._stores.batches.get, live.batch)  # after the copy
-        if known is not None and known.is_sealed and carried.version <= known.version:
-            return known
-        logger.error(
-            "the queue's server lost the record of batch %r: restoring it from its parts",
-            live.batch,
-        )
-        rebuilt = changes.rebuilt(carried, known)
-        return await self._patience.call(self._stores.batches.restore, rebuilt)
 
-    async def _cancel(self, partition: int, live: LivePart, known: Batch) -> None:
-        wish = ("cancel", known.lap, known.version)
-        await self._patience.call(self._stores.queue.steer, partition, live.id, *wish)
-
-    async def _carried(self, partition: int, live: LivePart) -> Batch | None:
-        """Return the newest copy of the record in the batch's parts; None if there is no copy."""
-        newest = await self._patience.call(self._stores.losses.record_of, partition, live.id)
-        for place in newest.parts if newest else ():
-            try:
-                other = await self._stores.losses.record_of(place.partition, place.id)
-            except HeatsinkError:
-                continue  # that server does not answer
-            if newest is not None and other is not None and other.version > newest.version:
-                newest = other
-        return newest
+async def in_pages(calls: Iterable[Callable[[], Awaitable[Result]]]) -> list[Result]:
+    """Make many calls, some of them at a time, so that the event loop is not blocked."""
+    left, found = iter(calls), list[Result]()
+    while page := list(islice(left, PAGE)):
+        found += await asyncio.gather(*(call() for call in page))
+    return found
 
 
 def _log_losses(before: Batch, after: Batch) -> None:
@@ -555,46 +569,16 @@ def _log_losses(before: Batch, after: Batch) -> None:
         logger.error("batch %r: %s", after.id, changes.reason(after, ()))
 
 
-def _has_ended(counts: PartCounts | None, end: PartEnd) -> bool:
-    """Whether the part shows this end. It does not if Redis has lost its last writes."""
-    if counts is None or counts.state != "finished":
-        return False
-    found = (counts.lap, counts.done, counts.failed, counts.cancelled)
-    return found == (end.lap, end.done, end.failed, end.cancelled)
-
-
-def _has_part(batch: Batch, live: LivePart) -> bool:
-    return any(place.id == live.id for place in batch.parts)
-
-
-def _lacks(place: PartPlace, counts: PartCounts) -> bool:
-    """Whether a part has lost items that are not recorded as missing."""
-    return place.items - (counts.size - counts.lost) > total(place.missing)
-
-
-def is_odd(batch: Batch, found: Sequence[PartCounts | None]) -> bool:
-    """Return whether a part of the batch differs from what the batch's record says.
-
-    A part differs if it has ended, has lost items or is missing, and the record does not say so.
-    It also differs if it exists although the record says that it is lost, and if it carries a newer
-    copy of the record. `found` are the counts of the parts, in the order of `batch.parts`.
-    """
-    if not batch.is_sealed or batch.state in ("done", "failed", "cancelled"):
-        return False
-    return any(_is_odd(batch, *one) for one in zip(batch.parts, found, strict=True))
-
-
-def _is_odd(batch: Batch, place: PartPlace, counts: PartCounts | None) -> bool:
-    end = next((end for end in batch.ends if end.part == place.id), None)
-    if end is not None:
-        is_back = counts is not None and counts.size > counts.lost
-        return is_back and changes.is_gone(end, place)
-    if counts is None or _lacks(place, counts) or counts.recorded > batch.version:
-        return True
-    return counts.state == "finished" and counts.lap == batch.lap
-
-
-def _all(steps: Sequence[Step], batch: Batch) -> Batch:
-    for step in steps:
-        batch = step(batch)
-    return batch
+def _repaired(
+    batch: Batch,
+    found: Sequence[PartEnd | Step],
+    missing: Mapping[str, Sequence[Span]],
+    now_ms: int,
+) -> Batch:
+    ends: list[PartEnd] = []
+    for each in found:
+        if isinstance(each, PartEnd):
+            ends.append(each)
+        else:
+            batch = each(batch)
+    return changes.with_ends(batch, ends, now_ms, missing)

@@ -19,7 +19,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, Literal, TypedDict
 
-from heatsink.errors import InvalidSetting
+from heatsink.errors import Conflict, InvalidSetting
 from heatsink.primitives.checks import check_number, check_whole, shown
 
 from .actions import Fail
@@ -29,12 +29,14 @@ from .batch import (
     UNENCODABLE,
     Batch,
     Cursor,
+    Failure,
     PartPlace,
     decoded_value,
     encoded_value,
+    span_of_gap,
     unpacked,
 )
-from .store import KeptChunk
+from .store import FailedItem, KeptChunk
 
 RESULT_BYTES = 16 * 1024
 RESULT_BYTES_MAX = ITEM_BYTES_MAX
@@ -218,3 +220,20 @@ def _in_order(
                 item = items[offset] if items is not None else None
                 results[index] = KeptResult(index, lap, decoded_value(body), item)
     return (results[index] for index in sorted(results))
+
+
+def check_keeps(batch: Batch) -> Batch:
+    """Return the batch. Raises `Conflict` if it keeps no results."""
+    if not batch.result_bytes:
+        raise Conflict(f"batch {batch.id!r} keeps no results: submit it with results='keep'")
+    return batch
+
+
+def failure(part: PartPlace, failed: FailedItem) -> Failure:
+    """Return a failed item of a part, as users see it."""
+    if not failed.body:
+        gap = int(failed.place.partition(":")[0]), failed.offset, 1
+        reason = f"{failed.reason} (the queue's server has lost the item's body)"
+        return Failure(span_of_gap(part.runs, gap)[0], None, reason, failed.tries)
+    indexes, items = unpacked(failed.body)
+    return Failure(indexes[failed.offset], items[failed.offset], failed.reason, failed.tries)

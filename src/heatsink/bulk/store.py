@@ -285,14 +285,15 @@ class QueueStore(LoadStore, ControlStore, Protocol):
         verb: Verb,
         lap: int = 0,
         since: int = 0,
-        record: Batch | None = None,
+        record: Batch | str | None = None,
     ) -> bool:
         """Apply the command `verb` to a part. Returns False if there is no such part.
 
         Repeating a command changes nothing. `since` is the version of the batch's record that
         contains the command. If the part has received a command with a higher version, an older
         command changes nothing. For `drop`, `since` is the stamp that the part must have, or 0. The
-        part keeps `record` as its copy of the batch's record, which `record_of` returns.
+        part keeps `record` as its copy of the batch's record, which `record_of` returns. A `record`
+        may also be the id of another part of the batch in this partition: they share its copy.
         """
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed: ...

@@ -6,18 +6,19 @@ scenario in `test_scenarios.py` that has its name.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from heatsink.bulk import changes, reconcile, submit
+from heatsink.bulk import changes, submit
 from heatsink.bulk.batch import KEEP_SINGLE_MS, Batch, Cursor, PartEnd, PartPlace
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.controls import Controls
 from heatsink.bulk.limits import HoldRequest
+from heatsink.bulk.lost_records import LostRecords
 from heatsink.bulk.moving import MoveProgress, PartitionMover
 from heatsink.bulk.plan import PartitionMove, QueuePlan, Remains, Spot
 from heatsink.bulk.reconcile import PartitionRouter, Reconciler
@@ -215,13 +216,13 @@ def an_end_forgotten_before_home_knows() -> Iterator[None]:
 
 @bug
 def an_end_counted_for_every_report() -> Iterator[None]:
-    def credulous(batch: Batch, end: PartEnd, now_ms: int, *_: Any) -> Batch:
-        ends = (*batch.ends, end)
+    def credulous(batch: Batch, new: Sequence[PartEnd], now_ms: int, *_: Any) -> Batch:
+        ends = (*batch.ends, *new)
         if len(ends) < len(batch.parts):
             return replace(batch, ends=ends)
         return replace(batch, ends=ends, state=changes.final_state(batch, ends), ended_ms=now_ms)
 
-    with patch.object(changes, "with_end", credulous):
+    with patch.object(changes, "with_ends", credulous):
         yield
 
 
@@ -262,12 +263,14 @@ def a_generation_for_all_submissions() -> Iterator[None]:
 @contextmanager
 def _ends_are_not_looked_for() -> Iterator[None]:
     """Ends are also found by whoever looks at a batch: without that, who reports them matters."""
-    odd = reconcile._is_odd
+    odd = changes.is_odd
 
-    def only_losses(batch: Batch, place: PartPlace, counts: PartCounts | None) -> bool:
-        return odd(batch, place, counts) and (counts is None or counts.state != "finished")
+    def only_losses(
+        batch: Batch, end: PartEnd | None, place: PartPlace, counts: PartCounts | None
+    ) -> bool:
+        return odd(batch, end, place, counts) and (counts is None or counts.state != "finished")
 
-    with patch.object(reconcile, "_is_odd", only_losses):
+    with patch.object(changes, "is_odd", only_losses):
         yield
 
 
@@ -349,12 +352,12 @@ def an_end_that_is_told_before_it_is_durable() -> Iterator[None]:
 
 @bug
 def an_end_forgotten_before_its_record_is_durable() -> Iterator[None]:
-    async def hopeful(self: Reconciler, ids: list[str]) -> set[str]:
+    async def hopeful(self: Reconciler, ids: list[str]) -> dict[str, None]:
         for id in ids:
             found = await self._patience.call(self._stores.batches.get, id)
             if found is not None:
                 await self._end(found)
-        return set(ids)
+        return dict.fromkeys(ids)
 
     with patch.object(Reconciler, "_conclude", hopeful), _ends_are_not_looked_for():
         yield
@@ -362,7 +365,7 @@ def an_end_forgotten_before_its_record_is_durable() -> Iterator[None]:
 
 @bug
 def a_lost_part_that_is_waited_for() -> Iterator[None]:
-    with patch.object(changes, "gone", lambda batch, *_: batch):
+    with patch.object(changes, "gone", lambda batch, _: PartEnd(batch.id, "", 0, 0, 0, 0)):
         yield
 
 
@@ -371,7 +374,7 @@ def a_lost_record_that_is_not_rebuilt() -> Iterator[None]:
     async def ignore(*_: Any) -> None:
         pass
 
-    with patch.object(Reconciler, "adopt", ignore):
+    with patch.object(LostRecords, "adopt", ignore):
         yield
 
 
@@ -407,7 +410,7 @@ def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
 @scenario_bug
 def an_end_forgotten_though_its_record_went_back() -> Iterator[None]:
     """The partition forgets every end that was added, and nobody submits the batch's callback."""
-    with patch.object(changes, "has_end", lambda *_: True):
+    with patch.object(changes, "counted_ends", lambda _, ends: ends):
         yield
 
 
@@ -723,6 +726,19 @@ def a_waiting_item_that_holds_up_others() -> Iterator[None]:
 def a_dead_process_that_costs_a_place_for_each_partition() -> Iterator[None]:
     """The home offers a place to each of its partitions in turn, for a tenth of a second each."""
     with patch("heatsink.stores.memory.queue.places.process_of", lambda holder: holder):
+        yield
+
+
+@scenario_bug
+def a_copy_of_the_record_that_groups_do_not_share() -> Iterator[None]:
+    """A part does not know which other part carries the copy."""
+    keep = PartShare.keep
+
+    def forgetful(self: PartShare, record: Batch | str, version: int) -> None:
+        if not isinstance(record, str):
+            keep(self, record, version)
+
+    with patch.object(PartShare, "keep", forgetful):
         yield
 
 

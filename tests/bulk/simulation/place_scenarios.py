@@ -12,6 +12,7 @@ from contextlib import suppress
 from heatsink.bulk import Context, Limit
 from heatsink.bulk.batch import Rate
 from heatsink.bulk.limits import Ask, HoldRequest, Offer, hold_places
+from heatsink.bulk.store import LivePart
 from heatsink.bulk.work.places import rule_of
 from heatsink.errors import Overloaded
 from heatsink.stores.memory.queue.homes import MemoryLimits
@@ -139,6 +140,28 @@ async def a_dead_process_that_costs_a_place_for_each_partition() -> None:
     assert await home.ask("b/1/x", 2, want=1) == 1
 
 
+async def a_copy_of_the_record_that_groups_do_not_share() -> None:
+    """The record is lost, and only parts run that do not carry its copy themselves."""
+    world = World(partitions=1)
+
+    @world.action(limits=[Limit("accounts", running=1, key="account")])
+    async def send(_item: dict[str, str], _: Context) -> None:
+        pass
+
+    async with world.consumer():
+        await announced(world)
+    items = [{"account": name} for name in "abc"]
+    batch = await world.bulk.submit("send", items)
+    _carrier, *others = batch.told[0]
+    assert len(others) == 2
+    world.server.batches._batches.pop(batch.id)
+    running = [LivePart(other.id, batch.id) for other in others]
+    await world.bulk.reconciler.records.check(0, running)
+    found = await world.server.batches.get(batch.id)
+    assert found is not None, "it is in the part that carries it"
+    assert found.parts == batch.parts
+
+
 async def announced(world: World) -> None:
     """Wait until a worker has announced its limits."""
     while not (await world.server.places.declared()).limits:
@@ -221,6 +244,7 @@ PLACE_SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
         a_change_that_a_worker_does_not_hear_of,
         a_waiting_item_that_holds_up_others,
         a_dead_process_that_costs_a_place_for_each_partition,
+        a_copy_of_the_record_that_groups_do_not_share,
         a_pump_that_ends_while_a_handler_runs,
         items_without_places_that_take_up_the_room,
         a_rate_that_begins_too_early,

@@ -203,8 +203,8 @@ async def an_end_forgotten_though_its_record_went_back() -> None:
         return await conclude(self, ids)
 
     with patch.object(Reconciler, "_conclude", after_a_loss):
-        assert await bulk.reconciler.record_ends(spot, ends) == []
-    assert await bulk.reconciler.record_ends(spot, ends) == ends
+        assert (await bulk.reconciler.record_ends(spot, ends))[0] == []
+    assert (await bulk.reconciler.record_ends(spot, ends))[0] == ends
 
 
 async def a_lost_record_that_is_not_rebuilt() -> None:
@@ -223,7 +223,7 @@ async def a_lost_record_that_is_not_rebuilt() -> None:
     outcomes = [Outcome(each.attempt, "d" * each.count, 1) for each in claimed.slices]
     await stores.queue.settle(0, outcomes, [], LEASE_MS)
     ends = (await stores.queue.chores(0, [])).ends
-    assert await bulk.reconciler.record_ends(0, ends) == ends
+    assert (await bulk.reconciler.record_ends(0, ends))[0] == ends
     record = await stores.batches.get("a")
     assert record is not None, "the part carries a copy"
     assert record.state == "done"

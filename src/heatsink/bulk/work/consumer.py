@@ -55,6 +55,8 @@ BELL_S = 1.0
 FAREWELL_S = 2.0
 CUT_OFF_S = 5.0  # how long a client that closes waits for its workers
 PAGE = 100  # batches, or parts of a partition, that one round inspects
+LOOK_PER_S = 500  # parts of batches that are compared with the batches' records
+END_S = 0.000_25  # per part of a batch: pause after ends were added to its record
 
 
 class Consumer:
@@ -511,12 +513,16 @@ class Housekeeping:
         self._place = 0
         self._lost_so_far = 0
         self._after: dict[int, str] = {}
+        self._look_s, self._tidy_s = 0.0, dict[int, float]()
         self.lost_items = 0
 
     async def tidy(self, partition: int) -> None:
+        if (now_s := self._clock.monotonic_s()) < self._tidy_s.get(partition, 0.0):
+            return
         chores = await self._stores.queue.chores(partition, [])
         if chores.ends:
-            recorded = await self._bulk.reconciler.record_ends(partition, chores.ends)
+            recorded, parts = await self._bulk.reconciler.record_ends(partition, chores.ends)
+            self._tidy_s[partition] = now_s + parts * END_S
             if recorded:
                 await self._stores.queue.chores(partition, recorded)
         for part, batch, stamp in chores.stale:
@@ -540,21 +546,16 @@ class Housekeeping:
     # -- looking for losses ----------------------------------------------------------------
 
     async def look_at_parts(self, partition: int) -> None:
-        """Check that the batches of running parts have their records. Restore lost records.
-
-        One call checks one page of the partition's parts.
-        """
+        """Check that the batches of a page of running parts have their records. Restore them."""
         after = self._after.get(partition, "")
         parts = await self._stores.losses.live_parts(partition, after, PAGE)
         self._after[partition] = parts[-1].id if len(parts) == PAGE else ""
-        for part in parts:
-            await self._bulk.reconciler.adopt(partition, part)
+        await self._bulk.reconciler.records.check(partition, parts)
 
     async def look_at_batches(self) -> None:
-        """Check that running batches have their parts, and record what is lost.
-
-        One call checks one page of batches.
-        """
+        """Check that a page of running batches have their parts, and record what is lost."""
+        if (now_s := self._clock.monotonic_s()) < self._look_s:
+            return
         batches = await self._stores.batches.browse(self._place, PAGE)
         if not batches:
             self.lost_items, self._lost_so_far, self._place = self._lost_so_far, 0, 0
@@ -563,6 +564,7 @@ class Housekeeping:
         plan = await self._bulk.plan()
         looked = await asyncio.gather(*(self._look(batch, plan) for batch in batches))
         self._lost_so_far += sum(looked)
+        self._look_s = now_s + sum(len(b.parts) for b in batches if not b.is_final) / LOOK_PER_S
 
     async def _look(self, batch: Batch, plan: QueuePlan) -> int:
         """Compare a batch's record with its parts, and repair it. Returns the number of lost items.

@@ -478,9 +478,9 @@ class Lanes:
         self._forfeit()
         return min((lane.claim_s for lane in self._lanes.values()), default=NEVER)
 
-    def _forfeit(self) -> float:
+    def _forfeit(self, lanes: Iterable[Lane] | None = None) -> float:
         now_s = self._clock.monotonic_s()
-        for lane in self._lanes.values():
+        for lane in self._lanes.values() if lanes is None else lanes:
             lane.forfeit(now_s)
             lane.ahead = ceil(lane.running * self.ending) if self.ending > ENDING_MIN else 0
         return now_s
@@ -534,11 +534,12 @@ class Lanes:
         """
         if self._clock.monotonic_s() < self.idle_until_s:
             return []
-        now_s = self._forfeit()
-        self.idle_until_s = min((lane.start_s for lane in self._lanes.values()), default=NEVER)
+        ready = [lane for lane in self._lanes.values() if lane.items]  # few of many lanes
+        now_s = self._forfeit(ready)
+        self.idle_until_s = min((lane.start_s for lane in ready), default=NEVER)
         if now_s < self.idle_until_s:
             return []
-        lane = min(self._lanes.values(), key=lambda lane: lane.start_s)
+        lane = min(ready, key=lambda lane: lane.start_s)
         if lane.needs and self._places is not None:
             if not self._places.is_valid(lane.needs):
                 lane.permits, self.idle_until_s = 0, 0.0
@@ -579,8 +580,8 @@ class Lanes:
 
     def due(self) -> tuple[int, float]:
         """Return how many items may start now, and the next start time after now."""
-        now_s = self._forfeit()
         ready = [lane for lane in self._lanes.values() if lane.items]
+        now_s = self._forfeit(ready)
         counts = (min(lane.booked(now_s), len(lane.items)) for lane in ready)
         most = (lane.permits if lane.needs else len(lane.items) for lane in ready)
         count = sum(map(min, counts, most))

@@ -59,6 +59,9 @@ class PartShare:
     lost: int = 0
     missing: list[Gap] = field(default_factory=list)
     record: Batch | None = None
+    carrier: str = ""
+    """The part in this partition whose copy of the record this part shares; empty if it has one."""
+    recorded: int = 0
     results: dict[Place, tuple[int, bytes]] = field(default_factory=dict)
     is_single: bool = False
     """Whether this is the part of a batch of one item, whose record is at the same place."""
@@ -96,13 +99,15 @@ class PartShare:
             self.staged += 1
             self.digest = digests_added(self.digest, digest_of(chunk.body))
 
-    def keep(self, record: Batch) -> None:
-        """Keep a copy of the batch's record, unless the kept copy is newer.
+    def keep(self, record: Batch | str, version: int) -> None:
+        """Keep a copy of the batch's record, or the id of the part that has it, unless the copy is
+        newer than this `version`.
 
         If the record itself is lost, it can be restored from this copy.
         """
-        if self.record is None or record.version >= self.record.version:
-            self.record = record
+        if version >= self.recorded:
+            self.recorded = version
+            self.record, self.carrier = (None, record) if isinstance(record, str) else (record, "")
 
     # -- operators' commands ---------------------------------------------------------------
 
@@ -337,7 +342,7 @@ class PartShare:
             self.lap,
             self.digest,
             self.staged,
-            self.record.version if self.record else 0,
+            self.recorded,
             self.delayed_after(now_ms),
             max(ceil(max(self.delayed.values(), default=now_ms) - now_ms), 0),
             self.held,

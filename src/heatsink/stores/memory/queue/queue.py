@@ -134,13 +134,13 @@ class QueuePartition:
         self._put(share, now_ms)
 
     def steer(
-        self, part: str, verb: Verb, lap: int, since: int, record: Batch | None, now_ms: float
+        self, part: str, verb: Verb, lap: int, since: int, record: Batch | str | None, now_ms: float
     ) -> bool:
         share = self.shares.get(part)
         if share is None:
             return False
         if record is not None:
-            share.keep(record)
+            share.keep(record, since)
         if verb == "drop":
             if share.state == "staged" and since in (0, share.stamp):
                 del self.shares[part]
@@ -520,7 +520,7 @@ class MemoryQueue(Timed):
         verb: Verb,
         lap: int = 0,
         since: int = 0,
-        record: Batch | None = None,
+        record: Batch | str | None = None,
     ) -> bool:
         queue = self.at(partition)
         found = queue.steer(part, verb, lap, since, record, self.now_ms(partition))
@@ -589,8 +589,10 @@ class MemoryQueue(Timed):
         return [LivePart(*name) for name in live if name[0] > after][:limit]
 
     async def record_of(self, partition: int, part: str) -> Batch | None:
-        share = self.at(partition).shares.get(part)
-        return share.record if share else None
+        shares = self.at(partition).shares
+        share = shares.get(part)
+        carrier = shares.get(share.carrier, share) if share else None
+        return carrier.record if carrier else None
 
 
 def _slot(partition: int) -> str:

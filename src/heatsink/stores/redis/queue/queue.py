@@ -154,11 +154,12 @@ class RedisQueue:
         verb: Verb,
         lap: int = 0,
         since: int = 0,
-        record: Batch | None = None,
+        record: Batch | str | None = None,
     ) -> bool:
-        kept = _packed(record) if record else b""
-        words = (_handle(part), verb, lap, since, self._keys.bell, partition, kept)
-        return bool(await self.run("steer", partition, *words))
+        kept = _packed(record) if isinstance(record, Batch) else b""
+        carrier = _handle(record) if isinstance(record, str) else ""
+        words = (_handle(part), verb, lap, since, self._keys.bell, partition, kept, carrier)
+        return bool(await self.run("steer", partition, *words, together=bool(carrier)))
 
     async def control(self, partition: int, controls: Controls) -> bool:
         words: list[Word] = [controls.incarnation, controls.version, CONTROL_PAGE]
@@ -220,7 +221,7 @@ class RedisQueue:
         return not await self._places.connection(partition).run_together("EXISTS", *keys)
 
     async def part(self, partition: int, part: str) -> PartCounts | None:
-        found = await self.run("part", partition, _handle(part))
+        found = await self.run("part", partition, _handle(part), together=True)
         if not found:
             return None
         state, *numbers, held = found

@@ -1,5 +1,6 @@
--- steer: now, handle, verb, lap, since, channel, partition, record ("" if none). Applies the verb
--- to the part: release, pause, resume, cancel, retry, limit or drop. An outdated one is ignored.
+-- steer: now, handle, verb, lap, since, channel, partition, record ("" if none), handle of the part
+-- whose copy of the record this part shares ("" if none). Applies the verb to the part: release,
+-- pause, resume, cancel, retry, limit or drop. An outdated one is ignored.
 -- Returns 1, or 0 if there is no such part.
 begin()
 local verb, lap, since = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -52,9 +53,13 @@ local function limit()
 end
 
 -- Keep the newest record of the batch: the batch's home can be restored from it.
-if ARGV[8] ~= '' and since >= p.recorded then
+if since >= p.recorded and ARGV[8] ~= '' then
   p.recorded = since
   redis.call('SET', p.key .. '/record', ARGV[8])
+elseif since >= p.recorded and ARGV[9] ~= '' then
+  p.recorded = since
+  redis.call('HSET', p.key, 'carrier', ARGV[9])
+  redis.call('UNLINK', p.key .. '/record')
 end
 
 local before = p.state
