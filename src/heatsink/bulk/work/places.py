@@ -123,6 +123,7 @@ class Seat:
 
 
 Seats = dict[str, Seat]
+NO_SEAT = Seat()
 
 
 class LimitPlaces:
@@ -165,7 +166,7 @@ class LimitPlaces:
     def is_valid(self, needs: Needs) -> bool:
         """Return whether the places of these needs are still leased."""
         now_s = self._clock.monotonic_s()
-        return all(now_s < self._stop_s(self._seat(need)) for need in needs)
+        return all(now_s < self._stop_s(self._look(need)) for need in needs)
 
     def started(self, needs: Needs, count: int) -> None:
         """Note that `count` items with permits have started."""
@@ -196,7 +197,7 @@ class LimitPlaces:
         return may_keep
 
     def _is_ours(self, need: Need) -> bool:
-        seat = self._seat(need)
+        seat = self._look(need)
         until_s = max(seat.sure_s, seat.keep_s)
         return self._clock.monotonic_s() < until_s and not self._has_rates(need)
 
@@ -205,6 +206,10 @@ class LimitPlaces:
 
     def _seat(self, need: Need) -> Seat:
         return self._seats.setdefault(need.limit, {}).setdefault(need.key, Seat())
+
+    def _look(self, need: Need) -> Seat:
+        """Return the seat of a key, and make none: most lanes have no places and ask for none."""
+        return self._seats.get(need.limit, {}).get(need.key, NO_SEAT)
 
     def offered(self, limit: str, key: str) -> None:
         """Ask again for a key: the home offers a place."""
@@ -282,14 +287,14 @@ class LimitPlaces:
         for lane in lanes:
             most = lane.work - lane.permits
             for need in lane.needs:
-                if self._seat(need).blocked_s > now_s:
+                if self._look(need).blocked_s > now_s:
                     most = min(most, spare[need])
             found.append(max(most, 0))
         return found
 
     def _spare(self, lanes: list[PlaceLane]) -> dict[Need, int]:
         """Return the fresh places that are not part of a lane's permits, by need."""
-        spare = {need: self._seat(need).fresh for lane in lanes for need in lane.needs}
+        spare = {need: self._look(need).fresh for lane in lanes for need in lane.needs}
         for lane in lanes:
             for need in lane.needs:
                 spare[need] -= lane.permits
@@ -307,6 +312,9 @@ class LimitPlaces:
         lanes = [lane for lane in found if lane.needs]
         self._forfeit(lanes)
         wants = self._wanted(lanes, room)
+        for at, lane in enumerate(lanes):
+            for need in lane.needs if wants[at] else ():
+                self._seat(need)
         try:
             for limit in sorted(self._seats):
                 await self._ask(limit, lanes, wants)
