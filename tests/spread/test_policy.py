@@ -34,9 +34,17 @@ class Plant:
         self.second = START_S
         self.last_reason = ""
 
-    def feel(self, units_s: float, seconds: int = 1, throttles_s: float = 0.0) -> int:
+    def feel(
+        self,
+        units_s: float,
+        seconds: int = 1,
+        throttles_s: float = 0.0,
+        bound_s: float = 0.0,
+        below_s: float = 0.0,
+    ) -> int:
+        heat = KeyHeat(units_s, units_s, 0.0, throttles_s, bound_s, below_s=below_s)
         for _ in range(seconds):
-            self._turn({"k": KeyHeat(units_s, units_s, 0.0, throttles_s, 0.0)}, complete=True)
+            self._turn({"k": heat}, complete=True)
         return self.layouts.get("k", COLD).buckets
 
     def meet_a_limit(self, units_s: float, limit_s: float, seconds: int) -> int:
@@ -327,6 +335,18 @@ def test_a_window_that_runs_does_not_take_the_forecast_back() -> None:
     ]
     (decision,) = plant.policy.decide(KeyObservation(windows, plant.layouts, {}))
     assert decision.value == 5
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "below_s", "buckets"), [(0.0, 0.0, 2), (260.0, 0.0, 1), (0.0, 50.0, 1)]
+)
+def test_a_rise_that_may_be_an_error_of_the_estimate_is_not_extrapolated(
+    bound_s: float, below_s: float, buckets: int
+) -> None:
+    """It comes from a rough rate, or leads to a rate that may be below half a bucket's load."""
+    plant = Plant(BucketRules())
+    plant.feel(240, bound_s=bound_s)
+    assert plant.feel(410, below_s=below_s) == buckets
 
 
 rates = st.lists(st.integers(0, 20_000), min_size=1, max_size=120)

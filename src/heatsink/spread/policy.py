@@ -115,16 +115,18 @@ class KeyObservation(msgspec.Struct, frozen=True):
 class _Memory:
     """What the policy remembers of a key between windows.
 
-    `needed` is the highest rate for which the key has needed buckets since its number of buckets
-    last decreased. The rate is measured, or is higher than measured because the store throttled the
-    key. Forecasts are not included. `refused_s` is the lowest rate per bucket at which the store
-    throttled the key for its own load.
+    `last_most_s` is the upper end of the interval of the last rate. `needed` is the highest rate
+    for which the key has needed buckets since its number of buckets last decreased. The rate is
+    measured, or is higher than measured because the store throttled the key. Forecasts are not
+    included. `refused_s` is the lowest rate per bucket at which the store throttled the key for its
+    own load.
     """
 
     peak: RecentPeak
     since_s: float
     last_s: float
     last_units_s: float
+    last_most_s: float = 0.0
     needed: float = 0.0
     refused_s: float = inf
 
@@ -215,7 +217,7 @@ class BucketPolicy:
         if not window.complete:
             return rate, why
         ahead = self._ahead(self._memory.get(key), heat, window.start_s)
-        self._remember(key, rate, window.start_s)
+        self._remember(key, rate, window.start_s, heat.bound_s or 0.0)
         if ahead > rate:
             why += f", {ahead:,.0f} expected in {self._rules.forecast_s:g} s"
         return ahead, why
@@ -223,14 +225,15 @@ class BucketPolicy:
     def _ahead(self, memory: _Memory | None, heat: KeyHeat, start_s: float) -> float:
         """The forecast of a key's rate. Below half a bucket's load it is the measured rate.
 
-        The slope of such a low rate is noise, and so is a rise within the interval of the rate. If
-        a rate returns to an earlier peak, the forecast does not exceed that peak. So neither noise
-        nor another burst of the same size adds buckets.
+        The slope of such a low rate is noise, and so is a rise within the intervals of the two
+        rates. (A key's rate is a rough estimate until servers watch the key.) If a rate returns to
+        an earlier peak, the forecast does not exceed that peak. So neither noise nor another burst
+        of the same size adds buckets.
         """
-        rate = heat.write_units_s
-        if memory is None or rate < self._rules.bucket_units_s / 2 or memory.last_s >= start_s:
+        rate, least_s = heat.write_units_s, heat.write_units_s - heat.below_s
+        if memory is None or memory.last_s >= start_s:
             return rate
-        if rate - heat.below_s <= memory.last_units_s:
+        if least_s < self._rules.bucket_units_s / 2 or least_s <= memory.last_most_s:
             return rate
         interval_s = start_s - memory.last_s
         ahead = forecast(memory.last_units_s, rate, interval_s, self._rules.forecast_s)
@@ -238,14 +241,14 @@ class BucketPolicy:
             ahead = min(ahead, max(rate, memory.needed))
         return min(ahead, FORECAST_GROWTH_MAX * rate)
 
-    def _remember(self, key: str, rate: float, start_s: float) -> None:
+    def _remember(self, key: str, rate: float, start_s: float, bound_s: float = 0.0) -> None:
         memory = self._memory.get(key)
         if memory is None:
             memory = _Memory(RecentPeak(self._rules.cool_down_s), start_s, start_s, rate)
             self._memory[key] = memory
         memory.peak.add(start_s, rate)
         memory.needed = max(memory.needed, rate)
-        memory.last_s, memory.last_units_s = start_s, rate
+        memory.last_s, memory.last_units_s, memory.last_most_s = start_s, rate, rate + bound_s
 
     def _remember_forecast(self, key: str, buckets: int) -> None:
         memory = self._memory.get(key)
