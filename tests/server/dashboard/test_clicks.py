@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 
 from heatsink.stores.embedded import free_port
 from tests.processes import serving
+from tests.waiting import until
 
 from .conftest import SHOTS, Site, Visit
 from .test_screenshots import PAGES
@@ -106,12 +107,47 @@ def test_an_edited_schedule_keeps_what_was_not_changed(site: Site, visit: Visit)
     row = page.get_by_role("row").filter(has_text="edited")
     row.get_by_role("button", name="Edit").click()
     expect(page.get_by_text("The form shows edited.")).to_be_visible()
+    expect(page.get_by_label("Items (a JSON array)")).to_have_value(json_text(order["items"]))
     page.get_by_label("Items (a JSON array)").fill("[12345678901234567]")
     page.get_by_role("button", name="Set", exact=True).click()
     expect(page.get_by_text("a browser would round")).to_be_visible()
     row.get_by_role("button", name="Remove").click()
     row.get_by_role("button", name="Really remove?").click()
     expect(row).to_have_count(0)
+
+
+def test_nothing_is_typed_into_a_schedule_that_is_still_loading(site: Site, visit: Visit) -> None:
+    at = f"{site.url}/v1/schedules/slow"
+    assert httpx.put(at, json={"action": "resize", "every": 86_400, "items": [1]}).is_success
+    page = visit(f"{site.url}/bulk")
+    held: list[Route] = []
+    page.route("**/v1/schedules/slow", lambda route: held.append(route))
+
+    def asked() -> int:
+        page.title()  # lets the browser tell what it has asked for
+        return len(held)
+
+    page.get_by_text("Set a schedule").click()
+    row = page.get_by_role("row").filter(has_text="slow")
+    every = page.get_by_label("Every (seconds)")
+    expect(every).to_be_enabled()
+    row.get_by_role("button", name="Edit").click()
+    expect(page.get_by_text("Loading slow")).to_be_visible()
+    expect(every).to_be_disabled()
+    row.get_by_role("button", name="Edit").click()
+    expect(page.get_by_text("the form still waits for the server")).to_be_visible()
+    until(lambda: asked() == 1)
+    held[0].continue_()
+    every.fill("600")  # waits until the form takes it
+    expect(page.get_by_label("Action", exact=True)).to_have_value("resize")
+    expect(every).to_have_value("600")
+    row.get_by_role("button", name="Edit").click()
+    expect(every).to_be_disabled()
+    until(lambda: asked() == 2)
+    held[1].fulfill(body="not JSON")
+    expect(page.get_by_text("Failed: ")).to_be_visible()
+    expect(every).to_be_enabled()
+    assert httpx.delete(at).is_success
 
 
 def json_text(value: object) -> str:

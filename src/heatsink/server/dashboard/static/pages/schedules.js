@@ -5,6 +5,7 @@ import { button, h, sureButton, table, write } from "/static/elements.js";
 import { moment, NONE } from "/static/words.js";
 
 const LOOK_MS = 3_000;
+const HINT = "A schedule needs either a number of seconds or a cron text.";
 const TEXTS = /"(?:[^"\\]|\\.)*"/g;
 const LONG = /\d{16}/; // JavaScript rounds such numbers
 const when = (one) => (one.every_s ? `every ${one.every_s} s` : `${one.cron} ${one.zone}`);
@@ -53,7 +54,7 @@ export function makeSchedules(app) {
   const path = (name, verb = "") => `/v1/schedules/${part(name)}${verb}`;
   const steer = (name, verb, said) => () => app.attempt(() => send("POST", path(name, verb)).then(look), said);
   const remove = (name) => () => app.attempt(() => send("DELETE", path(name)).then(look), `${name} is removed. Its batches stay.`);
-  const edit = (name) => () => app.attempt(() => get(path(name)).then(load), `The form shows ${name}. Change it, then press Set.`);
+  const edit = (name) => () => app.attempt(() => show(name), `The form shows ${name}. Change it, then press Set.`);
   const rows = table([
     { name: "schedule", text: (one) => one.name, tight: true },
     { name: "action", text: (one) => one.action, tight: true },
@@ -85,7 +86,26 @@ export function makeSchedules(app) {
     for (const [key, [, field]] of Object.entries(fields)) field.value = shown[key] ?? "";
     name.value = one.name;
     state.loaded = one.name;
+  }
+
+  // Answers overwrite the form. So nobody can type in it while it waits for one.
+  async function held(text, work) {
+    if (whole.disabled) throw new Error("the form still waits for the server");
+    const focused = document.activeElement;
+    whole.disabled = true;
+    write(hint, text);
+    try {
+      await work();
+    } finally {
+      whole.disabled = false;
+      write(hint, HINT);
+      if (whole.contains(focused)) focused.focus();
+    }
+  }
+
+  async function show(wanted) {
     details.open = true;
+    await held(`Loading ${wanted}: the form is locked until it shows it…`, async () => load(await get(path(wanted))));
     fields.action[1].focus();
   }
 
@@ -106,15 +126,16 @@ export function makeSchedules(app) {
   const set = (event) => {
     event.preventDefault();
     const wanted = name.value.trim();
-    app.attempt(() => put(wanted), `${wanted} is set.`);
+    app.attempt(() => held(`Setting ${wanted}…`, () => put(wanted)), `${wanted} is set.`);
   };
-  const form = h("form", { class: "line", onsubmit: set },
+  const whole = h("fieldset", {},
     h("label", {}, "Schedule", name),
     ...Object.values(fields).map(([label, field]) => h("label", {}, label, field)),
     h("div", { class: "buttons" }, h("button", { type: "submit" }, "Set")));
+  const form = h("form", { class: "line", onsubmit: set }, whole);
   const summary = h("summary");
   write(summary, "Set a schedule");
-  const hint = h("p", { class: "hint" }, "A schedule needs either a number of seconds or a cron text.");
+  const hint = h("p", { class: "hint", role: "status" }, HINT);
   const details = h("details", {}, summary, hint, form);
 
   async function look() {
