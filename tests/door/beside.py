@@ -97,6 +97,18 @@ EXPLAINED = [
         "ministack",
     ),
     Difference(
+        rf"{INVALID}not an indexable operation",
+        "OK",
+        "ministack allows any comparison of a legacy key condition",
+        "ministack",
+    ),
+    Difference(
+        rf"{INVALID}Value must be provided when Exists is",
+        LATER,
+        "ministack does not check the fields of a legacy condition",
+        "ministack",
+    ),
+    Difference(
         r"\w+ SerializationException",
         "",
         "ministack does not check JSON types",
@@ -157,6 +169,12 @@ EXPLAINED = [
         "Query OK",
         "OK",
         "in ministack's filters, two missing attributes are equal",
+        "ministack",
+    ),
+    Difference(
+        "Scan OK",
+        "OK",
+        "ministack's CONTAINS looks for text in the base64 form of binary values",
         "ministack",
     ),
     Difference(
@@ -229,6 +247,7 @@ class Beside:
         self.explained: Counter[str] = Counter()
         self.unexplained: list[str] = []
         self._other = other
+        self._tokens: dict[str, str] = {}
 
     def run(self, seed: int, requests: int) -> None:
         ours = Upstream(ManualClock(START_MS / 1000))
@@ -245,11 +264,16 @@ class Beside:
         """Run one request. Returns whether the other engine survived it."""
         grammar.now_ms += STEP_MS
         operation, parameters = grammar.request()
+        token = parameters.get("ClientRequestToken")
+        if isinstance(token, str) and token in self._tokens:
+            parameters = {**parameters, "ClientRequestToken": self._tokens[token]}
         mine = outcome(ours.send, operation, parameters)
         theirs = outcome(self._other.send, operation, parameters)
         self.count += 1
         if not _same(operation, parameters, mine, theirs):
             self._note(operation, parameters, mine, theirs)
+            if isinstance(token, str):  # perhaps only one of them knows it from now on
+                self._tokens[token] = f"{token}-{self.count}"
         survived = theirs.get("error") != "Dropped"
         if survived and operation in WRITES:
             for key in _keys_in(parameters):
@@ -365,7 +389,10 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the seed")
     given = parser.parse_args()
     run = Beside(given.engine, Other(ENGINES[given.engine]))
-    run.run(given.first, given.count)
+    try:
+        run.run(given.first, given.count)
+    except pytest.skip.Exception as skipped:
+        raise SystemExit(str(skipped)) from None
     same = run.count - run.explained.total() - len(run.unexplained)
     lines = [f"NOT EXPLAINED: {said}\n" for said in run.unexplained]
     lines += [f"{count:6,}  {why}" for why, count in run.explained.most_common()]
