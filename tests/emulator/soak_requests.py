@@ -163,7 +163,6 @@ def memory_kb() -> int:
 
 def run(requests: int, seed: int) -> list[str]:
     """Send the requests. Returns what went wrong."""
-    logging.getLogger("heatsink").addHandler(logging.StreamHandler())
     with LocalDynamoDB(EngineSettings(port=0, write_limit=1e9, read_limit=1e9), seed) as dynamodb:
         soak, problems, warm_kb = Soak(seed, dynamodb), [], 0
         try:
@@ -195,6 +194,7 @@ def main() -> int:
     parser.add_argument("requests", type=int, nargs="?", default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    logging.getLogger("heatsink").addHandler(logging.StreamHandler())
     problems = run(arguments.requests, arguments.seed)
     for problem in problems[:20]:
         print(problem, file=sys.stderr)

@@ -142,12 +142,12 @@ def test_two_keys_of_one_partition_are_split_apart_and_no_longer_throttled() -> 
 
 
 def test_one_key_borrows_is_isolated_and_the_engine_says_that_it_cannot_help() -> None:
-    with ours(QUICK) as url:
+    with ours(msgspec.structs.replace(QUICK, write_limit=EASY_LIMIT)) as url:
         client = client_of(url)
-        provisioned = {"ReadCapacityUnits": 100, "WriteCapacityUnits": 120}
+        provisioned = {"ReadCapacityUnits": 100, "WriteCapacityUnits": 40}
         create(client, ProvisionedThroughput=provisioned)
         assert len(inspect(url)["partitions"]) == 3
-        writer, stop = Writer(url, "hot", 1.6 * LIMIT), Event()
+        writer, stop = Writer(url, "hot", 1.6 * EASY_LIMIT), Event()
         with ThreadPoolExecutor(1) as pool:
             try:
                 pool.submit(writer.run, stop)

@@ -31,6 +31,13 @@ def test_what_is_on_disk_survives_a_kill_and_an_empty_restart_loses_it() -> None
         assert server.command("GET", "a") == "-1"
 
 
+def test_a_long_reply_comes_whole() -> None:
+    with real(RedisServer) as server:
+        for number in range(300):
+            server.command("SET", f"key-{number}-" + 1_000 * "x", "1")
+        assert server.command("KEYS", "*").count("key-") == 300
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
 def test_a_server_dies_with_its_parent() -> None:
     with real(RedisServer) as server:

@@ -25,8 +25,36 @@ HOST = "127.0.0.1"
 START_S = 30.0
 START_ATTEMPTS = 3
 LOOK_S = 0.005
+ANSWER_S = 30.0
 NO_DISK = {"save": "", "appendonly": "no"}
 EVERY_WRITE = {"appendonly": "yes", "appendfsync": "always"}  # `everysec` makes callers wait
+
+
+def _reply(connection: socket.socket) -> bytes:
+    """Receive one whole reply, which may come in pieces."""
+    said = b""
+    while not _end_of_reply(said) and (more := connection.recv(65_536)):
+        said += more
+    return said
+
+
+def _end_of_reply(said: bytes, start: int = 0) -> int:
+    """Return where the reply that begins at `start` ends. Returns 0 if its end has not come yet."""
+    line = said.find(b"\r\n", start)
+    kind, end = said[start : start + 1], line + 2
+    if line < 0:
+        return 0
+    if kind not in (b"$", b"*"):
+        return end
+    count = int(said[start + 1 : line])
+    if kind == b"$":
+        end += count + 2 if count >= 0 else 0
+        return end if end <= len(said) else 0
+    for _ in range(count):
+        end = _end_of_reply(said, end)
+        if not end:
+            return 0
+    return end
 
 
 class RedisServer:
@@ -144,12 +172,12 @@ class RedisServer:
 
     def command(self, *words: str) -> str:
         """Send one command (no spaces in its words). Returns the reply without its type byte."""
-        with socket.create_connection((HOST, self.port), timeout=2.0) as connection:
+        with socket.create_connection((HOST, self.port), timeout=ANSWER_S) as connection:
             if self.password and not self._acl:
                 connection.sendall(f"AUTH {self.password}\r\n".encode())
-                connection.recv(100)
+                _reply(connection)
             connection.sendall(" ".join(words).encode() + b"\r\n")
-            return connection.recv(65_536).decode(errors="replace")[1:].strip()
+            return _reply(connection).decode(errors="replace")[1:].strip()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
