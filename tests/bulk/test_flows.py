@@ -235,16 +235,16 @@ async def test_with_a_delay_all_changes_of_a_window_become_one_item() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"unique": "a"}, "unique needs within"),
-        ({"within": 60}, "within needs unique"),
+        ({"unique": "a"}, "`unique` needs `within`"),
+        ({"within": 60}, "`within` needs `unique`"),
         ({"unique": "a", "within": 60, "id": "b"}, "cannot be used together"),
         ({"unique": "a", "within": 0.5}, "within must be"),
-        ({"unique": "a", "within": 1.5}, "within must be whole seconds"),
+        ({"unique": "a", "within": 1.5}, "`within` must be whole seconds"),
         ({"unique": "a", "within": 8 * 86_400}, "within must be"),
         ({"unique": "", "within": 60}, "unique must"),
         (
             {"unique": "a", "within": 86_400, "results": "keep", "result_days": 0.5},
-            "result_days must be at least as long as within",
+            "`result_days` must be at least as long as `within`",
         ),
     ],
 )

@@ -101,13 +101,13 @@ async def test_a_start_time_in_the_past_is_now() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"at": datetime(2026, 1, 1)}, "at needs a time zone"),  # noqa: DTZ001
-        ({"at": 12}, "at must be a datetime with a time zone, not 12: for a number of seconds"),
-        ({"at": datetime.max.replace(tzinfo=UTC)}, "at must be at most 366 days ahead"),
+        ({"at": datetime(2026, 1, 1)}, "`at` needs a time zone"),  # noqa: DTZ001
+        ({"at": 12}, "`at` must be a datetime with a time zone, not 12: for a number of seconds"),
+        ({"at": datetime.max.replace(tzinfo=UTC)}, "`at` must be at most 366 days ahead"),
         ({"delay": -1}, "delay must be a number of seconds from 0 to 31,622,400, not -1"),
         ({"delay": "1"}, "delay must be a number of seconds"),
         ({"delay": timedelta(days=400)}, "delay must be a number of seconds"),
-        ({"delay": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}, "at and delay cannot be used"),
+        ({"delay": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}, "`at` and `delay` cannot be used"),
         ({"dely": 1}, "submit() has no setting 'dely': did you mean 'delay'"),
         ({"prio": 1}, "submit() has no setting 'prio': did you mean 'priority'"),
     ],

@@ -441,8 +441,8 @@ def declared_type(handler: Callable[..., Any], together: bool) -> Any:
 def _resolved(annotation: Any, handler: Any) -> Any:
     """Return the type that an annotation means.
 
-    Returns None if the annotation, for example a text, uses a name that the handler's module does
-    not have.
+    Returns None if the annotation uses a name that the handler's module does not define. This can
+    happen if the annotation is a string.
     """
     function = getattr(handler, "func", handler)  # of a functools.partial
     function = getattr(function, "__wrapped__", function)

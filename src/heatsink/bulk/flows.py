@@ -53,7 +53,7 @@ class FlowOptions(ResultOptions, total=False):
 def flow_by(options: FlowOptions) -> dict[str, Any]:
     """Return the fields of the record that these options set. Raises `InvalidSetting`."""
     if "within" in options and "unique" not in options:
-        raise InvalidSetting("within needs unique, the key", field="within")
+        raise InvalidSetting("`within` needs `unique`, the key", field="within")
     following = {
         name: checked(name, options[name])
         for name in ("then", "otherwise")
@@ -83,15 +83,15 @@ def unique_id(id: str | None, action: str, tenant: str, options: FlowOptions, no
     """
     key = check_text("unique", options.get("unique"), UNIQUE_MAX)
     if id is not None:
-        raise InvalidSetting("id and unique cannot be used together: leave one out", field="id")
+        raise InvalidSetting("`id` and `unique` cannot be used together: leave one out", field="id")
     within = options.get("within")
     if within is None:
-        raise InvalidSetting("unique needs within, the window in seconds", field="within")
+        raise InvalidSetting("`unique` needs `within`, the window in seconds", field="within")
     length_s = _seconds(within)
     if check_number("within", length_s, 1, KEEP_MS / 1000, "seconds") != int(length_s):
-        raise InvalidSetting("within must be whole seconds", field="within")
+        raise InvalidSetting("`within` must be whole seconds", field="within")
     if options.get("result_days", length_s / DAY_S) * DAY_S < length_s:
-        raise InvalidSetting("result_days must be at least as long as within", field="within")
+        raise InvalidSetting("`result_days` must be at least as long as `within`", field="within")
     digest = blake2b(f"{action}/{tenant}".encode(), digest_size=6, person=b"unique").hexdigest()
     window_s = now_ms // 1000 // int(length_s) * int(length_s)
     return f"unique:{key}:{digest}:{int(length_s)}:{window_s}"

@@ -394,11 +394,14 @@ class BatchStore(Protocol):
 class Grants(msgspec.Struct, frozen=True):
     """Booked start times of a lane: one grant, of `size` items, for each number in `wait_ms`.
 
-    The items of a grant may start when these milliseconds have passed. A start time that is not
-    used soon expires. `now_ms` is the time in the limit's home slot. The next start time that
-    nobody has booked is in `then_ms`. A lane without a rate needs no start times: its items may
-    start at any time within `free_ms` after the request. A rate that is declared meanwhile begins
-    after that.
+    `wait_ms` are durations after the request: the items of a grant may start when its duration has
+    passed. A start time that is not used soon expires. `now_ms` is a time: the slot time of the
+    limit's home at the request. `then_ms` is a duration, too: after it comes the next start time
+    that nobody has booked.
+
+    A lane without a rate needs no start times: its items may start at any time within `free_ms`
+    after the request. If a rate is declared in that period, its first start time comes after the
+    period.
     """
 
     size: int

@@ -113,7 +113,7 @@ def start_of(at: object, delay: object, now_ms: int) -> int:
     A time in the past is allowed: then items start immediately.
     """
     if at is not None and delay is not None:
-        raise InvalidSetting("at and delay cannot be used together: leave one out", field="at")
+        raise InvalidSetting("`at` and `delay` cannot be used together: leave one out", field="at")
     if at is not None:
         return _instant_ms(at, now_ms)
     if delay is None:
@@ -126,20 +126,20 @@ def start_of(at: object, delay: object, now_ms: int) -> int:
 def _instant_ms(at: object, now_ms: int) -> int:
     if not isinstance(at, datetime):
         raise InvalidSetting(
-            f"at must be a datetime with a time zone, not {shown(at)}: for a number of seconds "
+            f"`at` must be a datetime with a time zone, not {shown(at)}: for a number of seconds "
             "from now on, use delay",
             field="at",
         )
     if at.utcoffset() is None:
         raise InvalidSetting(
-            "at needs a time zone: write datetime(…, tzinfo=UTC), or at.astimezone() for the "
+            "`at` needs a time zone: write datetime(…, tzinfo=UTC), or at.astimezone() for the "
             "zone of this machine",
             field="at",
         )
     at_ms = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     if at_ms - now_ms > AHEAD_S_MAX * 1000:
         days = int(AHEAD_S_MAX / 86_400)
-        raise InvalidSetting(f"at must be at most {days} days ahead, not {at}", field="at")
+        raise InvalidSetting(f"`at` must be at most {days} days ahead, not {at}", field="at")
     return max(at_ms, 0)
 
 

@@ -237,7 +237,7 @@ class DeploymentSettings:
         return {name.removeprefix(prefix): _value(self._now, name) for name in found}
 
     def warn_of_differences(self, coordinates: bool) -> None:
-        """Warn once of each setting that was passed to this process and has no effect.
+        """Warn once about each setting that was passed to this process and has no effect.
 
         There are two causes: the deployment has another value, or only a leader uses the setting
         and this process does not coordinate.

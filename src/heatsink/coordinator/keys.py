@@ -173,7 +173,9 @@ class KeyWatch:
         self.adopt(settings)
 
     def adopt(self, settings: ReportSettings) -> None:
-        """Count heat as servers with these settings report it, from now on."""
+        """From now on, expect reports of servers that have these settings, and count heat
+        accordingly.
+        """
         self._settings = settings
         self.window_s = settings.window_s
         self._aggregator.adopt(settings.window_s, self._registry.fleet_now_s())

@@ -95,7 +95,7 @@ class ReadStats(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True):
-    """How many seconds a reader accepts a fresh value, a stale value and a cached error."""
+    """For how many seconds a reader accepts a fresh value, a stale value and a cached error."""
 
     fresh_for: float = FRESH_S
     stale_for: float = STALE_S

@@ -137,7 +137,7 @@ def _parsed(template: object) -> tuple[list[str], list[str]]:
             is_path = all(part.isidentifier() for part in field.split("."))
             if not is_path or spec or conversion:
                 raise InvalidSetting(
-                    "key must name parameters or their attributes only, as {id} or {user.id}, "
+                    "key must name only parameters or their attributes, such as {id} or {user.id}, "
                     f"not {{{field}…}}"
                 )
             fields.append(field)

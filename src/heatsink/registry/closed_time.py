@@ -249,8 +249,9 @@ def horizon_for(latency_s: float) -> int:
     """Return how many ms ahead of now to keep the closed time, given the store's response time.
 
     A process advances the closed time when less than half of this distance is left. The process
-    checks the distance every 0.1 s, and then needs three requests: read META, read the log,
-    advance. So half of the distance must be longer than 0.1 s plus the time of three requests.
+    checks the distance every 0.1 s. To advance the closed time, it needs three requests: read META,
+    read the log, advance. So half of the distance must be longer than 0.1 s plus the time of three
+    requests.
     """
     return min(max(HORIZON_MS, 200 + int(7_000 * latency_s)), HORIZON_MS_MAX)
 

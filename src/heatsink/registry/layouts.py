@@ -121,7 +121,8 @@ COLD = Layout((FIRST_EPOCH,))
 class EpochMaker:
     """Makes the layouts of all keys that were ever spread, for a process that starts.
 
-    Keys whose buckets were decided together share their epochs in memory, which saves time.
+    Keys whose buckets were decided together have equal epochs. This class makes one `Epoch` object
+    for all of them, so the process starts faster.
     """
 
     def __init__(self) -> None:

@@ -80,8 +80,8 @@ class CsvTrace:
 
     The first line names the columns, in any order; columns with other names are ignored. `time` is
     in seconds or milliseconds since 1970, or ISO 8601, in UTC if it has no offset. Lines are in
-    order of time. A line may be up to `LATE_S_MAX` late, as in logs of several servers: such lines
-    are sorted in.
+    order of time. In logs of several servers, a line may come up to `LATE_S_MAX` seconds too late:
+    the reader puts such a line in its right place.
     """
 
     def __init__(self, path: Path, weight: int = 1) -> None:

@@ -195,7 +195,11 @@ async def result_lines(found: AsyncIterator[Result], as_csv: bool) -> AsyncItera
 
 
 def as_json(value: object) -> bytes:
-    """Return the value as JSON. What only msgpack can represent, such as odd keys, becomes text."""
+    """Return the value as JSON.
+
+    JSON cannot represent every value that msgpack can, for example a mapping whose keys are lists.
+    Such a value becomes text.
+    """
     try:
         return _encode(value)
     except (TypeError, ValueError):

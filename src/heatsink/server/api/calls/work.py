@@ -134,7 +134,7 @@ def _action(name: str, options: WorkAction) -> Action:
         fields["limits"] = [Limit(**msgspec.structs.asdict(limit)) for limit in options.limits]
         return remote_action(name, **fields)
     except InvalidSetting as error:
-        wrong = f"actions has a wrong option for {name!r}: {error}"
+        wrong = f"actions has an unknown or invalid option for {name!r}: {error}"
         raise InvalidSetting(wrong, field="actions") from None
 
 
