@@ -219,7 +219,9 @@ def _options(query: str, name: str, timeout_s: float) -> Options:
         return msgspec.convert({"timeout_s": timeout_s, **named}, Options, strict=False)
     except msgspec.ValidationError as error:
         _, words = what_is_wrong(error, Options)
-        raise InvalidSetting(f"{name} has an unknown or invalid option: {words}", field=name) from None
+        raise InvalidSetting(
+            f"{name} has an unknown or invalid option: {words}", field=name
+        ) from None
 
 
 def check_authority(address: RedisAddress) -> None:
