@@ -461,9 +461,9 @@ def _declares_fields(hint: Any) -> bool:
 
 
 def _cure(error: ValueError) -> str:
-    """Return the cure if an item has text where its type wants a number; otherwise an empty text.
+    """Return a cure if an item has text where its type wants a number; otherwise an empty text.
 
-    All values of a CSV file are text, so items from such a file have this error.
+    All values of a CSV file are text, so items from such a file often have this error.
     """
     if not TEXT_FOR_NUMBER.search(str(error)):
         return ""

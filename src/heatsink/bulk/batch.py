@@ -148,17 +148,17 @@ class PartPlace(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     """The record of a batch.
 
-    `generation` distinguishes submissions of the same id. At most one of these submissions is ever
-    sealed, that is, accepted. Until the batch is sealed, the submitter renews `renewed_ms`. `lap`
-    counts how often `retry_failed` has retried the failed items. `on_done` is an action or a URL.
-    `trace` is the trace in which the batch was submitted. `fingerprint` is a digest of the items,
-    if the caller chose the id. `restored` counts how often lost items were submitted again. `tag`
-    is a digest of the record. It distinguishes records with the same version, since a server that
-    lost its newest writes may assign a version twice. No item starts before `start_ms`. With
-    `result_bytes`, the queue keeps what handlers return: at most this many bytes per item. The
-    batch is kept for `keep_ms` after its end; 0 means `KEEP_MS`. When the batch has ended, `then`
-    gets the items that are done, and `otherwise` those that failed. `limits` are the limits that
-    the action had when the batch was opened, each as the fields of a `Counting`.
+    `generation` distinguishes submissions with the same id. At most one of these submissions is
+    ever sealed, that is, accepted. Before the batch is sealed, the submitter regularly renews
+    `renewed_ms`. `lap` counts how often `retry_failed` has retried the failed items. `on_done` is
+    an action or a URL. `trace` is the trace in which the batch was submitted. `fingerprint` is a
+    digest of the items, if the caller chose the id. `restored` counts how often lost items were
+    submitted again. `tag` is a digest of the record. It distinguishes records with the same
+    version, since a server that lost its newest writes may assign a version twice. No item starts
+    before `start_ms`. With `result_bytes`, the queue keeps what handlers return: at most this many
+    bytes per item. The batch is kept for `keep_ms` after its end; 0 means `KEEP_MS`. When the batch
+    has ended, `then` gets the items that are done, and `otherwise` those that failed. `limits` are
+    the limits that the action had when the batch was opened, each as the fields of a `Counting`.
     """
 
     id: str
@@ -210,7 +210,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> dict[int, list[PartPlace]]:
-        """The parts that get commands, by partition: all but those that are recorded as lost.
+        """The parts that get commands, by partition: all parts that are not recorded as lost.
 
         The newest part of a partition comes first.
         """
@@ -308,7 +308,7 @@ class Failure(msgspec.Struct, frozen=True):
 def encoded(index: int, item: object, bytes_max: int = ITEM_BYTES_MAX) -> bytes:
     """Encode an item. Raises `InvalidBody` if a worker would decode a value of another type.
 
-    Tuples may change their type: they become lists. An object becomes a dict of its fields.
+    The exceptions are tuples, which become lists, and objects, which become dicts of their fields.
     """
     try:
         body, lost = encoded_value(item)
@@ -333,7 +333,7 @@ def encoded(index: int, item: object, bytes_max: int = ITEM_BYTES_MAX) -> bytes:
 
 
 def encoded_value(value: object) -> tuple[bytes, str | None]:
-    """Encode a value. Also return where decoding would change a type; None if nowhere.
+    """Encode a value. Also return where decoding would change a type, or None.
 
     Raises one of `UNENCODABLE` if the value cannot be encoded.
     """

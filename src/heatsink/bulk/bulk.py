@@ -367,8 +367,8 @@ class Bulk:
     async def status(self, id: str) -> Progress:
         """Return the progress of a batch. A final state is also durable.
 
-        The call also repairs the batch: it sends a pause, resume or cancel again to parts that
-        missed it, and finds items that the queue's servers have lost::
+        The call also repairs the batch. If parts have missed a pause, resume or cancel, it sends
+        the command again. And it finds items that the queue's servers have lost::
 
             progress = await hs.bulk.status(batch.id)
             print(progress.done, "of", progress.accepted)
@@ -427,7 +427,7 @@ class Bulk:
         return [replace(b, reason=w or changes.paused_by(b, self.controls)) for b, w in known]
 
     async def limits(self, keys: int = 10) -> Sequence[LimitUse]:
-        """Return the limits of all workers, each with the `keys` keys most waited for.
+        """Return the limits of all workers, each with the `keys` keys that have the longest lines.
 
         `(await hs.bulk.limits())[0].uses` says how many items run and wait for each key.
         """
@@ -456,7 +456,7 @@ class Bulk:
     async def results(self, id: str, after: int = -1) -> AsyncIterator[Result]:
         """Iterate over the results of the items that are done, in the order of the items.
 
-        `after` is the index of the last result that the caller has: the iteration goes on behind
+        `after` is the index of the last result that the caller has: the iteration continues after
         it. While the batch runs, only finished items have results: wait for its end first. Raises
         `Conflict` if the batch was submitted without `results="keep"`::
 

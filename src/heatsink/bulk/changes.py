@@ -64,7 +64,7 @@ def aborted(batch: Batch, reason: str, now_ms: int) -> Batch:
 
 
 def steered(batch: Batch, wish: State) -> Batch:
-    """Return the record after a pause, resume or cancel, which asks for the state `wish`.
+    """Return the record after a pause, resume or cancel that asks for the state `wish`.
 
     Raises `Conflict` if the batch cannot change to this state.
     """
@@ -162,10 +162,10 @@ def _uncounted(batch: Batch, ends: Sequence[PartEnd]) -> list[PartEnd]:
 
 
 def counted_ends(record: Batch | None, ends: Sequence[PartEnd]) -> list[PartEnd]:
-    """Return the ends that the record counts already; without a record, all of them.
+    """Return those of the `ends` that the record already counts; without a record, all of them.
 
-    The caller asks before it forgets the ends: if Redis has lost the change that counted an end,
-    the caller must add the end again.
+    The caller may forget these ends. If Redis has lost the change that counted an end, the record
+    lacks the end, and the caller must add it again.
     """
     left = set() if record is None else {end.part for end in _uncounted(record, ends)}
     return [end for end in ends if end.part not in left]
@@ -228,9 +228,9 @@ def lacks(place: PartPlace, counts: PartCounts) -> bool:
 def odd_parts(batch: Batch, found: Sequence[PartCounts | None]) -> list[PartPlace]:
     """Return the parts of the batch that differ from what the batch's record says.
 
-    A part differs if it has ended, has lost items or is missing, and the record does not say so.
-    It also differs if it exists although the record says that it is lost, and if it carries a newer
-    copy of the record. `found` are the counts of the parts, in the order of `batch.parts`.
+    A part differs in three cases. It has ended, has lost items or is missing, and the record does
+    not say so. It exists although the record says that it is lost. Or it carries a newer copy of
+    the record. `found` are the counts of the parts, in the order of `batch.parts`.
     """
     if not batch.is_sealed or batch.state in ("done", "failed", "cancelled"):
         return []
@@ -285,8 +285,8 @@ def rebuilt(carried: Batch, known: Batch | None) -> Batch:
     """Return a new record for a batch whose record was lost by its server.
 
     `carried` is the newest copy of the record that the batch's parts keep. `known` is the record
-    that the server has now, if any. The new record gets a higher version than the lost record can
-    have had, since parts ignore commands of an older version.
+    that the server has now, if any. The new record gets a version that is higher than any that the
+    lost record can have had, since parts ignore commands of an older version.
     """
     version = max(carried.version, known.version if known else 0) + VERSIONS_APART
     return replace(carried, version=version, ends=(), ended_ms=0).tagged()
@@ -318,7 +318,7 @@ def reason(batch: Batch, offered: Collection[str]) -> str:
 
 
 def lacked_at(offered: Iterable[str]) -> dict[int, set[str]]:
-    """Return the partitions whose owners met items of actions that they lack, with these actions.
+    """Return the partitions with items of actions that their owners lack, and these actions.
 
     `offered` are what live workers announce: actions, and notices such as `heatsink.lacks/3/mail`.
     """

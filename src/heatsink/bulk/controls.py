@@ -2,12 +2,12 @@
 
 An operator pauses a tenant or an action, or gives a tenant another weight. The registry holds these
 settings, with who changed them, when and why. Every worker process follows the registry, and tells
-the partitions that it owns. A partition keeps the newest controls that it was told. So they hold
-whichever process owns the partition, and also while no process can reach the registry.
+the partitions that it owns. A partition keeps the newest controls that it has received. So they
+hold whichever process owns the partition, and even while no process can reach the registry.
 
 A partition takes the parts of paused tenants and actions out of its rotation, where they cost
-nothing and delay nobody. A claim names the controls that the worker knows. If the partition has
-lost them, it hands out nothing until it has them again.
+nothing and delay nobody. A claim names the version of the controls that the worker knows. If the
+partition has lost these controls, it hands out nothing until it has them again.
 """
 
 from __future__ import annotations

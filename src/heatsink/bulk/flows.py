@@ -100,8 +100,8 @@ def unique_id(id: str | None, action: str, tenant: str, options: FlowOptions, no
 class HomeTime:
     """The time of the queue's home, by which all processes choose the same window.
 
-    The distance to this process's steady clock is measured once a minute. So the time is wrong by
-    at most the way of one call, and by what the clocks drift in a minute.
+    The difference to this process's monotonic clock is measured once a minute. So the time is wrong
+    by at most the duration of one call plus the drift of the clocks in a minute.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[Grants]], clock: Clock) -> None:
@@ -233,7 +233,7 @@ class _Waits(Protocol):
 async def come(
     bulk: _Waits, get: Callable[[str], Awaitable[Batch]], id: str, timeout_s: float | None
 ) -> None:
-    """Wait until the follow-up batch `id` is submitted, or until it is sure that it will not be.
+    """Wait until the follow-up batch `id` is submitted, or certainly will never be submitted.
 
     `get` returns the record of a batch, and raises `NotFound` if there is none.
     """

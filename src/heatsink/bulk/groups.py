@@ -3,7 +3,7 @@
 All items of a part need the same limits, so `submit` makes one part for each set of keys. An item's
 index is its place in the order of submission, and a chunk of a group carries the indexes of its
 items. The batch's record counts items in *stored order* instead: the order in which chunks are
-closed. This order follows from the items alone. So a repeated submission finds the items that the
+closed. This order follows from the items alone. So a repeated submission can tell which items the
 queue's servers have lost.
 
 If the batch keeps results, a chunk ends where the keys change. Then the stored order is the order

@@ -1,9 +1,10 @@
 """Limits: how many items may run at a time, or start per period, over all workers.
 
 A `Limit` has a name, and actions share it. It counts either all its items together, or the items of
-each *key* apart: a field of the item, the tenant, or the action. `submit` groups a batch's items by
-their keys, so that all items of a part need the same limits: these `Need`s are part of the name of
-the part's lane. Items that wait for a limit stay in their lane and cost nothing.
+each *key* apart. The key is the value of a field of the item, the tenant, or the action. `submit`
+groups a batch's items by their keys, so that all items of a part need the same limits. These
+`Need`s are part of the name of the part's lane. Items that wait for a limit stay in their lane and
+cost nothing.
 
 A worker process takes *places* before it claims items from such a lane: one place at each limit for
 each item. The home of a limit, a slot of its own on the queue's home, hands out the places under a
@@ -170,7 +171,7 @@ class Limit(CheckedStruct, frozen=True):
 
 
 class Counting(NamedTuple):
-    """What a limit counts apart: tenants or actions (`per`), or values of an item's field (`key`).
+    """What a limit counts separately: tenants or actions (`per`), or values of a field (`key`).
 
     `limit` is the limit's name. The batch's record keeps a copy, so that the batch's groups stay
     the same when the limit is declared in another way.
@@ -315,7 +316,8 @@ class Rule(msgspec.Struct, frozen=True):
     def replaces(self, other: Rule) -> bool:
         """Return whether a home that follows the rule `other` must follow this one instead.
 
-        Rules of one version differ in what the actions declare: the latest call wins.
+        Rules of one version may differ, if processes declare the limit in different ways: the
+        latest call wins.
         """
         if not self.version:
             return not other.version
@@ -336,10 +338,10 @@ class HoldRequest(msgspec.Struct, frozen=True):
 
     A holder is one queue partition in one worker process. Its name, `holder`, begins with the name
     of the process. `turn` grows with every call of the holder, so that a call that arrives late
-    changes nothing. A remote worker's item is a holder of its own, whose `turn` is 0: its calls may
-    come from several servers, and all of them count. When a place is free, the home rings the bell
-    of partition `bell`. `server` is the name of the server that answered this process's last call,
-    or empty.
+    changes nothing. Each item of a remote worker is a holder of its own, whose `turn` is 0: its
+    calls may come from several servers, and all these calls count. When a place is free, the home
+    rings the bell of partition `bell`. `server` is the name of the server that answered this
+    process's last call, or empty.
     """
 
     limit: str
@@ -453,9 +455,10 @@ class LimitBook:
         return not self.own.limits
 
     def change(self, amounts: Mapping[str, str], controls: Controls = NO_CONTROLS) -> bool:
-        """Use other amounts for these limits: `{"mail": "5, 20/s"}`. Returns whether any changed.
+        """Use other amounts for these limits: `{"mail": "5, 20/s"}`.
 
-        All other limits allow what their actions declare. `controls` were read with the amounts.
+        Returns whether any amount changed. All other limits allow what their actions declare.
+        `controls` were read together with the amounts.
         """
         self.version = controls.incarnation, controls.version
         changed = {}
@@ -506,8 +509,8 @@ class PlaceStore(Protocol):
     async def confirm(self, limit: str, server: str) -> None:
         """Make the limit's home durable. From then on, it grants places at this server.
 
-        Without this, a fail-over could lose a home with all its grants, and the next server would
-        take the limit for one that nobody has used yet.
+        Otherwise a fail-over could lose a home with all its grants, and the next server would
+        conclude that nobody has used the limit yet.
         """
 
     async def free(self, process: str, limits: Sequence[str]) -> int:

@@ -147,10 +147,10 @@ class PartitionMover:
     async def _copy(self, source: Spot, move: PartitionMove) -> AsyncIterator[MoveProgress]:
         """Copy all ended parts to the new place, and make the new place the partition's own.
 
-        First the old place's mark that it gave the partition away must be durable: only then can
-        the old place not change any more. All copies must be durable before the new place takes
-        over. If a server has lost something meanwhile, this call returns, and the next turn of
-        `steps` begins again.
+        First the old place's mark that it gave the partition away must be durable: after that, the
+        old place can no longer change. All copies must be durable before the new place takes over.
+        If a server loses something during the call, the call returns, and the next turn of `steps`
+        begins again.
         """
         number, target = int(source), Spot(int(source), move.to, ANY_VERSION)
         if not await self._is_closed(source, move):
@@ -213,8 +213,8 @@ def _any(place: Place, partition: int) -> Spot:
 def _found_again(plan: QueuePlan, partition: int, to: str, marks: PlaceMarks) -> QueuePlan:
     """Return the plan to store after the queue's home has lost its newest plans.
 
-    `marks`, which the old place keeps, say that the partition was moved to `to`: the returned plan
-    has it there.
+    By the `marks` of the old place, the partition was moved to `to`: the returned plan has it
+    there.
     """
     here = named(plan.place(partition).url)
     if named(to) not in (marks.to, here):

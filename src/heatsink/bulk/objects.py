@@ -1,8 +1,8 @@
 """Objects as items: dataclasses, `msgspec.Struct`s and pydantic models, stored as their fields.
 
 The class of an object declares the types of its fields, and a handler that declares the class gets
-the object back. For any other handler, a field such as a `UUID` would have become text. The stored
-item says which field it is (`Fields`), so that such a handler never gets it.
+the object back. A handler that does not declare the class would get a field such as a `UUID` as
+text. So the stored item names such a field (`Fields`), and the item fails in this handler.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _decode_changed = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
 
 
 class Fields(dict[str, Any]):
-    """The fields of an object of which some have lost their type.
+    """The fields of an object, if some of them have lost their type.
 
-    `changed` names the first of them, for example ".account is a UUID".
+    `changed` names the first of these, for example ".account is a UUID".
     """
 
     changed = ""
@@ -80,7 +80,7 @@ def _is_model(item: object) -> bool:
 
 
 def changed(value: object, in_object: bool = False) -> str | None:
-    """Say where a value that the encoding changes is, such as "['tags'] is a set"; None if none.
+    """Say where the encoding changes a value, such as "['tags'] is a set"; None if nowhere.
 
     Objects count as changed, unless they are `in_object`.
     """

@@ -228,7 +228,7 @@ def founding(settings: BulkSettings, home: str) -> QueuePlan:
 
 
 def check_follows(settings: BulkSettings, plan: QueuePlan, home: str) -> list[str]:
-    """Compare the settings that a process was started with to the stored plan.
+    """Compare the settings with which a process was started to the stored plan.
 
     Raises `Misconfigured` if a setting equals neither the queue's first value nor its present
     one. Returns a warning for each setting that an operator has changed since.
@@ -324,7 +324,7 @@ class MoveStore(Protocol):
         """
 
     async def take_over(self, source: int, target: int, version: int) -> None:
-        """Copy what the old place (`source`) has counted and measured to the new place (`target`).
+        """Copy the figures of the old place (`source`) to the new place (`target`).
 
         These are the partition's running totals and the measured times of actions.
         """

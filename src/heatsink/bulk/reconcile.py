@@ -8,8 +8,8 @@ The record of a batch is stored in the batch's home slot. The parts with its ite
 partitions. The slot and the partitions may be on different servers. A server may lose its newest
 writes or restart with an old file. Therefore:
 
-- The record counts the end of a part only when the part is durable. The part remembers that it has
-  ended until a record that counts this end is durable.
+- The record counts the end of a part only when the part is durable. The part remembers its end
+  until a record that counts this end is durable.
 - If a part is gone, the record counts the part as ended and its items as missing. So the batch
   reaches a final state. If the same items are submitted again, only the missing ones are restored.
 - In each partition, a part carries a copy of the record: see `lost_records.py`.
@@ -121,7 +121,8 @@ class Patience:
     def _check(self, began_s: float, refused: FailedAttempt) -> None:
         """Raise `Overloaded` if the next attempt would come after the deadline.
 
-        If the queue has never answered this process, the deadline is `FIRST_S` at most.
+        If the queue has never answered this process, the deadline comes after `FIRST_S` at the
+        latest.
         """
         error, deadline_s = refused.error, shortened(self._deadline_s)
         passed_s = refused.next_s - began_s
@@ -170,8 +171,8 @@ class PartitionRouter:
     and other processes would look for items in the wrong place. The router passes each call to one
     of `stores`, with a `Spot` (the partition and where it is) instead of a partition number.
 
-    `first` is the plan of a queue that does not exist yet. This plan is stored only if it has
-    places: without places, all partitions are at the queue's home anyway.
+    If the queue does not exist yet, its plan is `first`. This plan is stored only if it has places:
+    without places, all partitions are at the queue's home anyway.
     """
 
     def __init__(self, stores: QueueStores, first: QueuePlan) -> None:

@@ -1,10 +1,10 @@
 """Schedules: batches that the leader submits at certain times, such as every night at two.
 
 A schedule is kept in the registry, as a pin of its own subject. Another pin records its last start.
-The leader decides from both, and from the store's time, which starts are due (`due`, a pure
-function), submits the batch, and then records the start under its term (`coordinator/schedules`).
-The batch's id is the schedule, its version and the time. So a start that two leaders submit is one
-batch.
+From these two pins and the store's time, the leader computes which starts are due (`due`, a pure
+function). It submits the batch, and then records the start under its term
+(`coordinator/schedules`). The batch's id consists of the schedule's name, its version and the time.
+So if two leaders submit the same start, there is still one batch.
 """
 
 from __future__ import annotations
@@ -255,9 +255,9 @@ class Schedules:
     ) -> ScheduleStatus:
         """Add a schedule, or replace the one with this name. It needs `every` or `cron`.
 
-        What is not given has its default value again. Only a pause stays: `resume` ends it.
-        Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch has
-        one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
+        If you leave a field out, it has its default value again. Only a pause stays: `resume` ends
+        it. Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch
+        has one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
         value, and for an action that no worker has announced, if workers have announced any. Raises
         `Conflict` if there are 1,000 schedules already, and `Overloaded` if the queue does not
         answer::

@@ -2,17 +2,17 @@
 
 A batch of many items is staged, confirmed, sealed, confirmed and released. For one item, a single
 atomic call does all of this, if the record and the item are on the same server: it stores the
-sealed record and the released part, unless there is a record with this id. Whatever the server
-loses later, it loses the record and the part together. So there is nothing to confirm in between,
-and an item that begins before its batch is durable does no harm: if the server loses the batch, it
-also loses the item's result, and the submitter gets an error instead of an answer.
+sealed record and the released part, unless there is a record with this id. If the server later
+loses the record, it also loses the part, and the other way round. So there is nothing to confirm in
+between. The item may even begin before its batch is durable: if the server loses the batch, it also
+loses the item's result, and the submitter gets an error instead of an answer.
 
 While calls are under way, further submissions wait and share the next call: its cost and its wait
 for the disk are divided among them. All items of a call go to one partition, and calls take the
 partitions in turn.
 
-A batch goes the general way (`bulk/submit.py`) if its id has a record, since it may have been
-accepted before. So does a batch with a rate that its lane does not have yet.
+In two cases a batch goes the general way (`bulk/submit.py`). Its id has a record, so the batch may
+have been accepted before. Or it has a rate that its lane does not have yet.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Singles:
         self._announced_s = 0.0
 
     async def accept(self, batch: Batch, item: Any, is_named: bool) -> Batch | None:
-        """Return the accepted batch, which is durable then.
+        """Return the batch when it is accepted and durable.
 
         `is_named` says that the caller chose the batch's id. Returns None if the batch must go the
         general way. Raises `InvalidBody` for the item, and `InvalidSetting` if its action is

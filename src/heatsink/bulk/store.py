@@ -165,8 +165,9 @@ class Outcome(msgspec.Struct, frozen=True):
 class PartCounts(msgspec.Struct, frozen=True):
     """The counts of a part in its partition.
 
-    `lost` items were found missing when they were claimed. `digest` is the sum of the checksums of
-    the `chunks` that were staged. `recorded` is the version of the part's copy of the record.
+    `lost` counts items that were missing when somebody claimed them. `digest` is the sum of the
+    checksums of the `chunks` that were staged. `recorded` is the version of the part's copy of the
+    record.
     """
 
     state: PartState
@@ -320,9 +321,9 @@ class QueueStore(LoadStore, ControlStore, Protocol):
     ) -> list[KeptChunk]:
         """Return the kept results of some chunks of a part.
 
-        `chunks` has (number of the chunk, number of its items) of each. The answer stops after the
-        chunk with which it reaches `RESULTS_PAGE_BYTES`, so it may be shorter than `chunks`. It is
-        empty if there is no such part.
+        `chunks` has a pair for each chunk: its number, and the number of its items. The answer ends
+        with the chunk that brings it to `RESULTS_PAGE_BYTES`, so it may be shorter than `chunks`.
+        It is empty if there is no such part.
         """
 
 
@@ -417,7 +418,8 @@ class LimitStore(Protocol):
     async def declare(self, lane: str, rate: Rate | None) -> None:
         """Set the rate that a lane was submitted with; None removes it.
 
-        A rate that was found because a downstream service refused items (`refused`) stays.
+        If a rate was found by probing, after a downstream service refused items (`refused`), it
+        stays.
         """
 
     async def reserve(
@@ -491,8 +493,8 @@ class FleetStore(PlanStore, Protocol):
     async def disown(self, partition: int, consumer: str, mark: str = "") -> None:
         """Give the partition up, if the consumer owns it.
 
-        With `mark`, also end the leases of all attempts whose names begin with it. The consumer
-        must be dead: these items are then given to other workers.
+        With `mark`, also end the leases of all attempts whose names begin with `mark`, so that
+        other workers get the items. For this the consumer must be dead.
         """
 
 

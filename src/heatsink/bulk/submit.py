@@ -15,7 +15,7 @@ steps:
     seal      one compare-and-set of the batch's record
     confirm   read the record back and make it durable, in one pipeline
 
-If the record that comes back has no seal, the submission starts over at the first confirmation.
+If the record that was read back has no seal, the submission starts over at the first confirmation.
 When the seal is durable, the parts are released and the call returns.
 
 Before a process drops parts of an unsealed batch, it raises the version of the record. A submission
@@ -529,9 +529,9 @@ def hand(
     """Return the queue partitions that a batch may use, the first choice first.
 
     `batch` is the batch's id. Every id selects its own subset of the partitions (shuffle sharding).
-    Two batches rarely share all partitions of their subsets, so a batch that goes wrong slows down
-    few other batches. With `spread=False` the subset is one partition. A batch uses partitions that
-    are `leaving` their place only if all partitions are leaving.
+    Two batches rarely share their whole subset, so a batch that goes wrong slows down few other
+    batches. With `spread=False` the subset is one partition. Partitions that are `leaving` their
+    place are left out, unless all partitions are leaving.
     """
     size = max(partitions // HAND_SHARE, 1) if spread else 1
     ranked = sorted(range(partitions), key=lambda partition: _rank(batch, partition))

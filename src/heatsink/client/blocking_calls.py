@@ -532,8 +532,8 @@ class BlockingBulk:
     def status(self, id: str) -> Progress:
         """Return the progress of a batch. A final state is also durable.
 
-        The call also repairs the batch: it sends a pause, resume or cancel again to parts that
-        missed it, and finds items that the queue's servers have lost::
+        The call also repairs the batch. If parts have missed a pause, resume or cancel, it sends
+        the command again. And it finds items that the queue's servers have lost::
 
             progress = hs.bulk.status(batch.id)
             print(progress.done, "of", progress.accepted)
@@ -548,7 +548,7 @@ class BlockingBulk:
         return self._loop.call(self._part.list, limit, tenant)
 
     def limits(self, keys: int = 10) -> Sequence[LimitUse]:
-        """Return the limits of all workers, each with the `keys` keys most waited for.
+        """Return the limits of all workers, each with the `keys` keys that have the longest lines.
 
         `(hs.bulk.limits())[0].uses` says how many items run and wait for each key.
         """
@@ -567,7 +567,7 @@ class BlockingBulk:
     def results(self, id: str, after: int = -1) -> Iterator[Result]:
         """Iterate over the results of the items that are done, in the order of the items.
 
-        `after` is the index of the last result that the caller has: the iteration goes on behind
+        `after` is the index of the last result that the caller has: the iteration continues after
         it. While the batch runs, only finished items have results: wait for its end first. Raises
         `Conflict` if the batch was submitted without `results="keep"`::
 
@@ -761,9 +761,9 @@ class BlockingSchedules:
     ) -> ScheduleStatus:
         """Add a schedule, or replace the one with this name. It needs `every` or `cron`.
 
-        What is not given has its default value again. Only a pause stays: `resume` ends it.
-        Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch has
-        one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
+        If you leave a field out, it has its default value again. Only a pause stays: `resume` ends
+        it. Each batch has these `items`, at most 32 KiB of JSON values. Without `items`, each batch
+        has one item, which names the schedule and the time. Raises `InvalidSetting` for an invalid
         value, and for an action that no worker has announced, if workers have announced any. Raises
         `Conflict` if there are 1,000 schedules already, and `Overloaded` if the queue does not
         answer::

@@ -316,7 +316,7 @@ def what_the_store_can_do(
     rules: BucketRules,
     takes_less: bool | None,
 ) -> str | None:
-    """Say in words whether the store itself can relieve throttled writes, or only more buckets can.
+    """Say in words who can end the throttling of writes: the store itself, or only more buckets.
 
     `culprit` says whose load throttles the writes: "key", "partition" (other keys), or None.
     `crowded` is the number of keys that are throttled because of other keys in their partition.

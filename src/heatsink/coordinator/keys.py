@@ -1,7 +1,7 @@
 """The control loop for hot keys: what the leader observes, and what it shows to other processes.
 
-Some stores name the partition that holds a row: the emulator does, DynamoDB does not. With a store
-that does, servers report the heat of partitions along with the heat of keys. `taken_apart`
+Some stores name the partition that holds a row: the emulator does, DynamoDB does not. If the store
+names partitions, servers report the heat of partitions along with the heat of keys. `taken_apart`
 separates the two before the policy sees them.
 """
 
@@ -96,7 +96,7 @@ def _placed(heat: KeyHeat, window: WindowHeat, units_in: dict[int, float]) -> Ke
 
 
 class Watchlist:
-    """The keys that all servers watch, that is, report precisely. Each key has its own tau.
+    """The keys that all servers watch and report precisely, each with its own tau.
 
     A key joins the list when it has half a bucket's load, so that its buckets are decided from
     precise windows. The key leaves the list when it has been colder for a while. A key has about

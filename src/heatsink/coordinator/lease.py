@@ -1,11 +1,11 @@
 """Which coordinator leads: a lease on META with a fencing term, and what operators see of it.
 
 The leader regularly increments `beat` in META. A standby coordinator measures with its own
-monotonic clock how long term and beat stay the same. If they do for a whole lease, it starts the
-next term. No two machines compare clocks. A leader that was stopped for a while may believe for a
-moment that it still leads. This is harmless, since every append is conditional on the term. META
-names the last leader even after this leader has died. So `Leadership` compares the end of the lease
-with the store's time.
+monotonic clock how long term and beat stay the same. If both stay the same for a whole lease, the
+standby starts the next term. No two machines compare clocks. A leader that was stopped for a while
+may believe for a moment that it still leads. This is harmless, since every append is conditional on
+the term. META names the last leader even after this leader has died. So `Leadership` compares the
+end of the lease with the store's time.
 """
 
 from __future__ import annotations

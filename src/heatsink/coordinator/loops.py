@@ -103,9 +103,9 @@ class Coordinator:
         on_turn: Callable[[HeatsinkError | None, int | None], None] = lambda _error, _term: None,
         is_dedicated: bool = False,
     ) -> None:
-        """`on_turn` is called after every beat with the last error, if there is one, and the term.
+        """`on_turn` is called after every beat, with the last error (or None) and the term.
 
-        The error is that of the beat, or that of the last turn of the control loops. A dedicated
+        The error is that of the beat or of the last turn of the control loops. A dedicated
         coordinator checks the lease as often in a large fleet as in a small one.
         """
         self._is_dedicated = is_dedicated
@@ -242,8 +242,8 @@ class BackgroundLoop:
         """Start a turn, unless the last turn is still running.
 
         Returns the decisions of the last turn, or raises its error. While a turn is running, there
-        are no decisions to return yet. But if the turn before it failed, that error is raised
-        again, since the running turn has not yet shown that the failure is over.
+        are no decisions to return yet. But if the turn before it failed, its error is raised again,
+        since the running turn has not yet shown that the failure is over.
         """
         last = self._running
         if last is not None and not last.done():

@@ -64,7 +64,7 @@ class NearWatch:
     def _repeats(self, in_force: dict[str, Decision], changed: set[str]) -> list[Decision]:
         """Return some decisions in force to publish again, for processes that missed them.
 
-        `changed` are keys whose decisions are published now anyway.
+        The decisions on the keys in `changed` are published now anyway, so they are left out.
         """
         due_s = self._clock.monotonic_s() - REPEAT_S
         self._said_s = {key: self._said_s.get(key, float("-inf")) for key in in_force}

@@ -122,9 +122,9 @@ async def read_loads(stores: QueueStores, bulk: Bulk) -> dict[int, PartitionLoad
 class LoadWatch:
     """The loads of all queue partitions, read once a turn.
 
-    In a queue with many partitions, idle ones are read only in every `IDLE_TURNS`th turn, a share
-    of them in each turn. So the leader notices new work there a few seconds later. Nothing else
-    waits for the leader: the workers of an idle partition start the work at once.
+    In a queue with many partitions, each idle partition is read only once in `IDLE_TURNS` turns,
+    and every turn reads a share of the idle ones. So the leader notices new work there a few
+    seconds later. This delays no items: the workers of an idle partition start the work at once.
     """
 
     def __init__(self, stores: QueueStores, bulk: Bulk) -> None:
@@ -258,7 +258,7 @@ class QueueWatch:
         return {pin.subject: pin for pin in pins if pin.subject.kind is Kind.WORKERS}
 
     async def _follow_pins(self) -> list[Decision]:
-        """Publish the pins of partitions as soft decisions, where workers do not follow them yet.
+        """Publish those pins of partitions that workers do not follow yet, as soft decisions.
 
         If the pin of a partition was removed, publish the policy's last target for the partition.
         """

@@ -141,8 +141,8 @@ class TopKeys:
 
         `watched` maps the marks of watched keys to their own tau. A watched key that cost at least
         its tau is reported exactly. If it cost less, it is reported with a probability of cost ÷
-        tau, as if it had cost tau. So the leader learns the rate of a hot key with the accuracy
-        that it needs. `elapsed_s` is how long the window lasted.
+        tau, and then counts as if it had cost tau. So the leader learns the rate of a hot key with
+        the accuracy that it needs. `elapsed_s` is how long the window lasted.
         """
         listed = {}
         precise = set[str]()  # watched keys that need no samples
@@ -168,10 +168,10 @@ class TopKeys:
         return listed
 
     def _since_watched(self, key: str, entry: Entry, elapsed_s: float) -> Heat | None:
-        """Return what a key has cost since it is watched, scaled to the whole window.
+        """Return what a key has cost since the leader asked for it, scaled to the whole window.
 
-        The key had been evicted before, so its earlier cost is not known. Returns None if it was
-        watched so shortly that its samples tell more.
+        The key had been evicted before, so its earlier cost is not known. Returns None if the time
+        since then is so short that samples give a better estimate.
         """
         before = self._before.get(key)
         left_s = elapsed_s - self._watched_from_s.get(mark_of(key), elapsed_s)
@@ -207,8 +207,8 @@ def _sampled(sample: list[float], tau: int) -> Heat:
 def thinned(listed: dict[str, Heat], most: int, rng: Random) -> tuple[dict[str, Heat], int]:
     """Return at most about `most` of the listed keys, and the tau that selected them.
 
-    This is threshold sampling: a key that cost c stays with probability c ÷ tau, as if it had cost
-    tau. So expected estimates do not change. If all keys stay, tau is 1.
+    This is threshold sampling: a key that cost c < tau stays with probability c ÷ tau, and then
+    counts as if it had cost tau. So expected estimates do not change. If all keys stay, tau is 1.
     """
     if len(listed) <= most:
         return listed, 1
@@ -338,9 +338,9 @@ class Tracker:
     def _hit(self, key: str, counts: tuple[int, ...], cost: int, left: float) -> float:
         """Add a key to the samples, and return the distance to the next point.
 
-        Sampling puts random points on the stream of costs, on average one per tau. The point that
-        lies in a request's `cost` hits its key; there may be several. `cost` is in units, throttles
-        or reads. `left` is negative: how far the stream has run past the first point.
+        Sampling puts random points on the stream of costs, on average one per tau. Every point that
+        lies in a request's `cost` hits the request's key. `cost` is in units, throttles or reads.
+        `left` is negative: it says how far the stream has run past the first point.
         """
         tau = self._top.tau if not counts[READS] else self._top.tau_reads
         hits = cost / tau

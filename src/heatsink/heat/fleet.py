@@ -40,10 +40,10 @@ Z = 3.29  # standard deviations of the normal distribution that hold 99.9 %
 class _Account:
     """What one server's reports have added to the sums, so that newer reports can replace it.
 
-    `final` is the window of its latest final report, which began at `since_s` and listed `keys`.
-    The counts of these keys times `per_s` are rates per second. While a window runs, the server may
-    report rising keys early: `early` has (units so far, seconds so far, latest units per second) of
-    each.
+    `final` is the window of the server's latest final report. The window began at `since_s`, and
+    the report listed `keys`. The counts of these keys times `per_s` are rates per second. While a
+    window runs, the server may report rising keys early: `early` has (units so far, seconds so far,
+    latest units per second) of each.
     """
 
     heard_s: float
@@ -181,7 +181,7 @@ class Aggregator:
         self._count(report.keys, account)
 
     def _amend(self, report: Report, account: _Account) -> bool:
-        """Replace what the server's last final report said about the keys of this report.
+        """Replace the counts in the server's last final report for the keys of this report.
 
         The leader has asked for precise counts of these keys.
         """
@@ -373,11 +373,12 @@ class Aggregator:
         return WindowHeat(window, start_s, True, keys, unreported_s, since_s)
 
     def _heat(self, key: str, rates: Rates, is_bounded: bool) -> KeyHeat:
-        """Return a key's heat, with the interval in which its true rate is.
+        """Return a key's heat, with the interval that contains its true rate.
 
-        `rates` are the sums of all reports. A server that did not list the key has less than its
-        tau of it. For many servers together, a better bound is known: some of them would have
-        sampled the key. With `is_bounded`, all servers have reported, so there is an upper bound.
+        `rates` are the sums of all reports. On a server that did not list the key, the key cost
+        less than the server's tau. For many such servers together, a better bound is known: if the
+        key had cost more, some of them would have sampled it. With `is_bounded`, all servers have
+        reported, so there is an upper bound.
         """
         units, writes, reads, throttles, error, unreported, sampled, variance, _, place = rates
         tau_s = variance / sampled if sampled > 0 and variance > 0 else 0.0

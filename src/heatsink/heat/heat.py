@@ -93,10 +93,10 @@ class PartitionHeat(msgspec.Struct, frozen=True):
 class WindowHeat(msgspec.Struct, frozen=True):
     """The fleet's heat in one window. It is `complete` once no more reports are expected.
 
-    `unreported_s` is an upper bound on the cost of each key that is not listed, with a confidence
-    of 99.9 %. If a server's final report is missing, there is no bound. Then `unreported_s` and
-    each `bound_s` are None. Servers start their windows at different times: the earliest window
-    started at `since_s`. If `since_s` is None, all windows started at `start_s`.
+    A key that is not listed cost at most `unreported_s`, with a confidence of 99.9 %. If a server's
+    final report is missing, there is no bound. Then `unreported_s` and each `bound_s` are None.
+    Servers start their windows at different times: the earliest window started at `since_s`. If
+    `since_s` is None, all windows started at `start_s`.
     """
 
     window: int
@@ -109,7 +109,7 @@ class WindowHeat(msgspec.Struct, frozen=True):
     def hottest(self, limit: int) -> WindowHeat:
         """Return a copy of the window with only the `limit` costliest keys, the costliest first.
 
-        Its `unreported_s` is an upper bound on the cost of each key that is not in the copy.
+        A key that is not in the copy cost at most the copy's `unreported_s`.
         """
         ranked = sorted(self.keys.items(), key=lambda item: -item[1].cost_s)
         bound_s = self.unreported_s

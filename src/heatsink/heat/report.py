@@ -2,10 +2,10 @@
 
 The number of keys that a server reports depends on the server's heat. It does not depend on how
 many keys or servers there are: see `count`. The leader tells all servers how to sample
-(`Sampling`), in a *notice* that goes with the news of the registry: the taus, and the keys to
-watch. From then on, servers report watched keys by a tau of their own, so that the leader knows
-their rates precisely. Servers report at different times of a window, so that the leader gets an
-even stream of reports.
+(`Sampling`): the taus, and the keys to watch. It sends this *notice* with the news of the registry.
+For each watched key, servers then use a smaller tau, so that the leader knows the key's rate
+precisely. Servers report at different times of a window, so that the leader gets an even stream of
+reports.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Reporter:
         """Report by these settings from now on.
 
         If the length of windows changes, the current window ends early and is not reported: a
-        leader that has adopted the new length would take the window's number for another time.
+        leader that has adopted the new length would understand the window's number as another time.
         """
         has_new_length = settings.window_s != self._settings.window_s
         self._settings = settings
@@ -173,8 +173,9 @@ class Reporter:
     def _phase(self) -> float:
         """By which fraction of a window this server's windows begin later than others.
 
-        It follows from the last part of the name, which is random, and the same in every replay of
-        a simulation. So the reports of the fleet do not come all at once.
+        So the reports of the fleet do not come all at once. The fraction follows from the last part
+        of the server's name. This part is random, but in a simulation it is the same in every
+        replay.
         """
         return mark_of(self._server.rpartition(":")[2]) / 2**32
 
@@ -258,8 +259,8 @@ class Reporter:
     async def _amend(self, new: Mapping[int, int]) -> None:
         """For the window that ended last, report the keys in `new` once more, precisely.
 
-        The leader has just begun to watch them, and need not wait for the end of the present
-        window.
+        The leader has just begun to watch these keys. With this report it need not wait for the end
+        of the present window.
         """
         if not new or self._last is None:
             return

@@ -10,10 +10,8 @@ Without such a note, the leader still decides how it would spread the table's ke
 these decisions as a dry run (*trials*): under a subject of another kind, which places no rows.
 
 A table that **leaves** Heatsink gets a note, too. From then on, all processes refuse calls on this
-table.
-
-A note is the pin of a reserved subject to one bucket, so it reaches every process as all decisions
-do. The coordinator ignores these pins.
+table. A note is stored as a pin: a reserved subject is pinned to one bucket. So a note reaches
+every process as all decisions do. The coordinator ignores these pins.
 """
 
 from __future__ import annotations

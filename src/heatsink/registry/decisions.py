@@ -129,8 +129,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """The time that a process derived from the evidence in META.
 
     `testimony` is new evidence that this process may write to META. `is_due` says whether the
-    process should write it now. `doubt` says why the clock of this machine is not accepted; it is
-    empty if the clock is accepted.
+    process should write the testimony now. `doubt` says why the clock of this machine is not
+    accepted; it is empty if the clock is accepted.
     """
 
     time_ms: int

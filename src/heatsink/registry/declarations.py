@@ -1,15 +1,12 @@
 """The declarations of users' tables: notes in the registry that all processes must agree with.
 
 An item's place follows from its keys and from the rules of its table. A process with other rules
-would look for items in the wrong places, and could write an item twice. So the registry keeps the
-declaration of each table, from the first process on that uses it. Later processes compare theirs.
-
-Until a key of the table may have several buckets, all items are under the bare key whatever the
-rules say. So until then a new declaration replaces the recorded one. From then on the declaration
-is **final**, and any other is refused.
-
-A note is the pin of a reserved subject to one bucket, as notes on adoption are. Its text holds the
-declaration as JSON.
+would look for items in the wrong places, and could write an item twice. So the first process that
+uses a table records its declaration in the registry, and later processes compare theirs with it. As
+long as no key of the table may have several buckets, all items are under the bare key, whatever the
+rules say. In this time a new declaration replaces the recorded one. Afterwards the declaration is
+**final**, and any other is refused. A declaration is stored as a note, like those on adoption: a
+reserved subject is pinned to one bucket. The text of this pin holds the declaration as JSON.
 """
 
 from __future__ import annotations
@@ -34,10 +31,10 @@ SLACK_MS = 1_000  # a process may use a view for a moment after its horizon has 
 
 
 class DeclaredTable(msgspec.Struct, frozen=True):
-    """What decides where a table's items are: its keys, and in words the rule for each prefix.
+    """What decides where a table's items are: its keys, and the rule for each prefix.
 
-    The words are those of the declaration: `by_time iso_text`, `fixed 8` or `unspread`. An empty
-    `sort_type` is unknown, and fits any.
+    A rule is text in the words of the declaration: `by_time iso_text`, `fixed 8` or `unspread`. An
+    empty `sort_type` is unknown, and fits any.
     """
 
     partition_key: str
@@ -69,7 +66,7 @@ def recorded(view: View, table: str) -> DeclaredTable | None:
 def is_final(view: View, table: str) -> bool:
     """Return whether a table's declaration can no longer change.
 
-    So it is if a key of the table has several buckets, or may get them at any time.
+    It cannot if a key of the table has several buckets, or may get them at any time.
     """
     known = recorded(view, table)
     if has_notes(view, table) or (known is not None and known.has_fixed):
@@ -130,9 +127,9 @@ def check(view: View, table: str, given: DeclaredTable) -> None:
 async def declare(registry: Registry, table: str, given: DeclaredTable, clock: Clock) -> None:
     """Record a table's declaration. Replaces the recorded one, unless that is final.
 
-    Processes with the replaced declaration may go on until they renew their views. So this waits
-    until they must have renewed them. Raises `InvalidSetting` if the declaration differs from a
-    final one, or if another process declared the table at the same moment.
+    Processes with the replaced declaration may go on until they renew their views. So this call
+    waits until all views must have been renewed. Raises `InvalidSetting` if the declaration differs
+    from a final one, or if another process declared the table at the same moment.
     """
     view = registry.view
     if agrees(view, table, given):

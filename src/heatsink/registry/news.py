@@ -21,11 +21,12 @@ polls, such a process must still be able to place ids. So without news, processe
 time further ahead of now: by the time since the last news, but at most by twice the interval
 between two polls. New epochs then start later by the same time. When the closed time is past, every
 process that writes reads META at once, whatever the fleet's size. So after a silence of `pushed_s`
-the closed time is kept `FAIL_OVER_S` further ahead: each process reads META
-about once before the next leader is there. While a leader publishes, this must not happen: it would
-have no closed time to publish meanwhile, and all changes of layout would be late. So the leader
-measures another silence: the time since the first of its own publications that it has not heard
-back. Neither a stall of the leader nor news that repeats a closed time counts as silence.
+the closed time is kept `FAIL_OVER_S` further ahead: each process reads META about once before the
+next leader is there. While a leader publishes, it must not keep the closed time that far ahead: it
+would then have no new closed time to publish for a while, and all changes of layout would be late.
+So the leader measures silence in another way: the time since the first of its own publications that
+it has not heard back. By this measure, neither a stall of the leader nor news that repeats a closed
+time is silence.
 """
 
 from __future__ import annotations
@@ -408,9 +409,10 @@ class NewsListener:
     def horizon_ms(self, servers: int, leads: bool) -> int:
         """Return how far ahead of now the closed time should be, in ms.
 
-        The longer ago the last news came, the larger the distance. In a large fleet a process
-        without news polls the store rarely, so it learns late of a new closed time. And there a
-        leader publishes less often: a process can miss one publication.
+        The longer ago the last news came, the larger the distance. It is also larger in a large
+        fleet, for two reasons. A process without news polls the store rarely there, so it learns
+        late of a new closed time. And the leader publishes less often there, but a process may
+        still miss one publication.
         """
         silent_s = self._silent_s(servers, leads)
         told_ms = HORIZON_MS + int(2000 * (tells_s(servers) - FOLLOW_S))

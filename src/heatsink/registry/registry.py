@@ -84,7 +84,7 @@ def _settled(decision: Decision, view: View) -> Decision:
 
 
 def _waits(layout: Layout, view: View) -> bool:
-    """Whether the key's last epoch starts so far in the future that no epoch may follow it yet.
+    """Whether no epoch may follow the key's last epoch yet, since it starts too far in the future.
 
     A decision about such a key is not published now, so that decisions about other keys need not
     wait for it.
@@ -211,11 +211,11 @@ class Registry:
         return reading
 
     def _refusal_of(self, meta: Meta, version: int, horizon_ms: int) -> str:
-        """Why a store with this META must not be used any more; empty if it may be used.
+        """Return why a store with this META must not be used any more; empty if it may be used.
 
         `version` and `horizon_ms` are the view's values before META was read. If META has lower
-        values, the store was set back to an older state. Then the refusal is permanent, since the
-        store will soon reach the same version with other entries.
+        values, the store was set back to an older state. Then the refusal is permanent: the store
+        will soon reach the same version again, but with other entries.
         """
         if meta.incarnation != self.meta.incarnation:
             return REPLACED
@@ -528,11 +528,11 @@ class Registry:
         )
 
     def _entry(self, decisions: list[Decision], takes_s: float) -> LogEntry:
-        """The next log entry, which starts its epochs as soon as the closed time allows.
+        """Return the next log entry, which starts its epochs as soon as the closed time allows.
 
-        `takes_s` is 0 in the first attempt to commit. After an attempt that was too slow, it is the
-        expected duration of the next one. Then the epochs start later, so that the closed time does
-        not pass their start during the commit.
+        `takes_s` is 0 in the first attempt to commit. After an attempt that was too slow, `takes_s`
+        is the expected duration of the next attempt. Then the epochs start later, so that the
+        closed time does not pass their start during the commit.
         """
         layouts = [self.view.layout(d.key) for d in decisions if d.setting == BUCKETS]
         earliest_ms = self.now_ms()

@@ -15,11 +15,11 @@ migration in steps, and the registry keeps a note on the step. Every process fol
     clearing    no process writes the shadow attribute; it is removed from all items
     left        done: the table is as it was before
 
-A value of a spread index has a layout of its own, as a key of a table has. After the number of
-buckets has fallen, a sweep moves the items of retired buckets. A second kind of note counts the
-sweeps that found a value's retired buckets empty. An index lags behind its table, so an entry may
-appear in a bucket after these sweeps. Therefore queries ask the bucket until one more sweep, at
-least a day later, has found it empty, too.
+A value of a spread index has a layout of its own, as a key of a table has. When the number of
+buckets has fallen, a sweep moves the items out of the buckets that are no longer used (the
+*retired* ones). A second kind of note counts the sweeps that found a value's retired buckets empty.
+An index lags behind its table, so an entry may appear in a bucket after these sweeps. Therefore
+queries ask the bucket until one more sweep, at least a day later, has also found it empty.
 
 The registry stores a note in the text of a pin, whose subject is reserved for notes.
 """

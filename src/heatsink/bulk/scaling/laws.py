@@ -33,8 +33,8 @@ class LittlesLaw:
     """Workers = (arrival rate + backlog / drain time) × service time, plus a margin for arrivals.
 
     The margin is a multiple of the square root of the workers that arrivals need. Only runnable
-    items count as backlog. Rate-limited items count at most at the rate at which items finish now,
-    since further workers would only wait for the rate limit.
+    items count as backlog. Of rate-limited items, only as many count as finish now, since further
+    workers would only wait for the rate limit.
     """
 
     def __init__(self, rules: WorkerRules) -> None:
@@ -63,7 +63,7 @@ class LittlesLaw:
 
         Arrivals count at most at the rate at which items finish, since items that arrive faster are
         already in the backlog. This law does not know the rates of rate limits, so rate-limited
-        items count at most at the rate at which items finish now.
+        items, too, count at most at the rate at which items finish now.
         """
         arrival_per_s = min(load.arrival_per_s, load.done_per_s)
         self._arrival_per_s += ARRIVAL_WEIGHT * (arrival_per_s - self._arrival_per_s)

@@ -91,8 +91,8 @@ class WorkerPolicy:
         `wanted` is what the scaling laws want, by partition. `given` divides the fleet's maximum
         number of workers among the partitions. Waiting work changes every second, and workers
         should not move for small changes. So the present targets stay if each is within a tenth of
-        `given` and none is above `wanted`. They do not stay if `given` is all that is wanted, or if
-        they exceed the maximum.
+        `given` and none is above `wanted`. Two cases are excepted: `given` is all that is wanted,
+        or the targets exceed the maximum.
         """
         in_force = {number: self._partitions[number].target or 0 for number in given}
         if given == wanted or sum(in_force.values()) > self._rules.fleet_max:

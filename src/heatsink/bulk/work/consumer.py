@@ -207,9 +207,9 @@ class Consumer:
         self._stopped.set()
 
     async def cut_off(self) -> None:
-        """Make `run` give everything back, and raise `Closed`, since the client closes.
+        """Make `run` give everything back and raise `Closed`, because the client closes.
 
-        Returns when `run` has done this, also if its task was cancelled before, and after
+        Returns when `run` has done this, even if its task was cancelled before. Returns after
         `CUT_OFF_S` at the latest.
         """
         if not self._ended.is_set():
@@ -502,8 +502,8 @@ class Housekeeping:
 
     The owner reports ends of parts, removes parts of aborted submissions, and looks for data that
     servers have lost. A partition forgets that a part has ended only after the batch's record
-    counts the end and the callback is submitted. `lost_items` is the number of lost items that were
-    not submitted again, as of the last pass over all batches.
+    counts the end and the callback is submitted. `lost_items` is the number of lost items that
+    nobody has submitted again, counted in the last pass over all batches.
     """
 
     def __init__(self, stores: QueueStores, bulk: Bulk, clock: Clock) -> None:
@@ -529,7 +529,8 @@ class Housekeeping:
             await self._clear(partition, part, batch, stamp)
 
     async def _clear(self, partition: int, part: str, id: str, stamp: int) -> None:
-        """Release a part whose submission stopped halfway if the batch was accepted; else drop it.
+        """Release a part whose submission stopped halfway, or drop it if its batch was not
+        accepted.
 
         Before a part is dropped, the batch's record is durably marked as aborted. So a batch with a
         dropped part can never be accepted, even if a server loses its newest writes.

@@ -5,12 +5,12 @@ process that lacks its action while another process has the action:
 
 - A *plain* member has built-in actions only, as has the worker of `heatsink serve` without
   `--actions`. It owns no partition while a member with other actions is there.
-- A member that finds an item whose action it lacks, and which another member has, gives the
-  partition up, and does not take it for a while. Members that have the action take the partition
-  first. For this they may own twice their even share. Later the partition is divided like any
-  other. A partition with items of several such actions changes owners again and again. A member
-  keeps it for a *tenure* at least, and items of unknown actions are postponed for no longer than
-  that. So every action has its turn.
+- If a member finds an item whose action only another member has, it gives the partition up, and
+  does not take it for a while. Members that have the action take the partition first. For this they
+  may own twice their even share. Later the partition is divided like any other. A partition with
+  items of several such actions changes owners again and again. A member keeps it for a *tenure* at
+  least, and items of unknown actions are postponed for no longer than that. So every action has its
+  turn.
 
 Members announce these facts as *notices*, among the actions that they offer. The names of notices
 begin with `heatsink.`, as those of built-in actions do. So members of earlier releases ignore them.
@@ -40,10 +40,10 @@ def consumer_name(name: str, partitioned: bool) -> str:
 
 
 class Share(NamedTuple):
-    """What a member owns: it keeps `kept`, and gives up all other partitions that it has.
+    """What a member should own. It keeps `kept`, and gives up all other partitions that it has.
 
-    Then it tries to own partitions of `called` while it has fewer than `most`, and partitions of
-    `others` while it has fewer than `even`.
+    Then it tries to own partitions in `called` as long as it owns fewer than `most`, and after them
+    partitions in `others` as long as it owns fewer than `even`.
     """
 
     kept: list[int]

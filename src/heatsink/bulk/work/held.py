@@ -10,8 +10,9 @@ begins when its start time has come and a worker is free. A start time that is n
 the rate limit. If this process knows the slot's clock only roughly, it tells the slot with each
 booking how late its starts may be.
 
-A lane whose items only need places at limits has no rate. The slot then says for how long items may
-start without start times: a `Pass`. So an item that has a place starts without another call.
+A lane whose items only need places at limits has no rate. For such a lane, the slot says for how
+long items may start without start times (a `Pass`). So an item that has its places starts without
+another call.
 """
 
 from __future__ import annotations
@@ -458,8 +459,8 @@ class Lanes:
     async def _booked(self, name: str, starts: int, clock: HomeClock) -> Grants:
         """Book start times. If the clock of the limit's home slot is unknown, ask for it first.
 
-        If the clock was set since the last answer, the starts just booked expire unused, since
-        this booking may have understated how late they may be.
+        If the slot's clock was set since the last answer, this booking may have understated how
+        late its starts may be. So they expire unused, and the call books again.
         """
         while True:
             wanted = starts if clock.is_known else 0
@@ -517,10 +518,10 @@ class Lanes:
 
     @property
     def startable(self) -> int:
-        """How many claimed items could get a worker, that is, wait for no place at a limit.
+        """How many claimed items could get a worker, since they wait for no place at a limit.
 
-        If the others counted, they would use up the pump's room for claimed items. Then no items of
-        a lane with places could be claimed, and all would wait for ever.
+        If items that wait for places counted, they would use up the pump's room for claimed items.
+        Then the pump could not claim items of lanes that have places, and all would wait for ever.
         """
         lanes = self._lanes.values()
         return sum(min(len(each.items), each.startable) for each in lanes)

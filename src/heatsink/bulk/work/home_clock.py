@@ -19,8 +19,8 @@ class HomeClock:
     however long the booking took. Without the estimate, starts that were booked before and after a
     slow answer could come closer together than the rate allows. If it is not exact, starts may be
     late by up to `late_s`. Each booking states this delay, and the limit then leaves more time
-    before later starts. If the estimate is off by less than `ROUGH_S`, this costs less than to ask
-    again. Otherwise the lane waits for up to `ANSWERS` answers.
+    before later starts. If the estimate may be wrong by less than `ROUGH_S`, such a late start
+    costs less than another request. Otherwise the lane waits for up to `ANSWERS` answers.
     """
 
     def __init__(self) -> None:
@@ -29,9 +29,9 @@ class HomeClock:
         self._answers = 0
 
     def learn(self, home_s: float, asked_s: float, now_s: float) -> bool:
-        """Learn from an answer: it came at `now_s` to a request of `asked_s`, and carries `home_s`.
+        """Learn from an answer with `home_s`, which came at `now_s` to a request of `asked_s`.
 
-        Returns False if it contradicts earlier answers, since somebody has set one of the clocks.
+        Returns False if it contradicts earlier answers: then somebody has set one of the clocks.
         Then the estimate starts anew, and bookings made before may have stated a shorter delay.
         """
         drift_s = DRIFT * (now_s - self._learned_s)

@@ -12,9 +12,9 @@ no lane keeps a place while it waits, and two lanes never wait for each other.
 
 When an item has ended and no other partition waits for the key, the next item here gets the place
 without a call. If others wait, the place changes hands. While it does, it is idle for several calls
-to Redis. So a partition that has been granted places keeps them for its next items until it has had
-them `KEEP` times as long as one call takes now. On an idle machine this is a few hundredths of a
-second; where calls take long, it is up to `KEEP_S_MAX`.
+to Redis. So a partition keeps granted places for its next items, for `KEEP` times the present
+duration of a call. On an idle machine this is a few hundredths of a second; where calls take long,
+it is up to `KEEP_S_MAX`.
 
 Every answer makes the seat's places valid for one lease from the moment of the request. Shortly
 before the lease ends without a renewal, the pump cancels the handlers of these items. So no place
@@ -82,7 +82,7 @@ def rule_of(limit: Limit, now_s: float, version: tuple[str, int] = ("", 0)) -> R
 
 
 def midnights(zone: str, now_s: float) -> tuple[float, ...]:
-    """Return the four midnights in a zone from yesterday's on, in ms since 1970; none without one.
+    """Return four midnights in a zone, from yesterday's on, in ms since 1970; none without one.
 
     The home of the limit uses its own clock to find the midnight with which today began.
     """
@@ -101,8 +101,8 @@ class Seat:
     `running` places have running items. `fresh` places are granted, but their items have not
     started. `started` counts starts since the last call to the limit's home. `want` places were
     requested but not granted yet. Places are valid until `valid_s`, and `renew_s` is the time to
-    renew them. Until `blocked_s` the home grants nothing more. Until `sure_s` nobody else waits for
-    the key. Until `keep_s` places stay here although others wait.
+    renew them. Until `blocked_s` the home grants nothing more. Until `sure_s` it is certain that
+    nobody else waits for the key. Until `keep_s` the places stay here although others wait.
     """
 
     running: int = 0

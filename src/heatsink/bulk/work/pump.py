@@ -251,11 +251,11 @@ class Pump:
         return self.pool.free * self._together + int(self._pace.per_s * READY_S)
 
     def _run(self) -> int:
-        """Return how many start times to book at a time. They are few for the number of workers.
+        """Return how many start times to book at a time: few, compared with the number of workers.
 
         If this partition booked start times for all its workers, they would still be busy at its
-        next booking, while workers of other partitions are idle. Items that workers finish within
-        the allowed lateness of a start are added to the number.
+        next booking, while workers of other partitions are idle. A start may be late by `LATE_S`,
+        so the items that workers finish in this time are added.
         """
         share = (1 + self.pool.size // RUN_SHARE) * self._together
         return share + int(self._pace.per_s * LATE_S)
@@ -265,8 +265,8 @@ class Pump:
         """Return how many claimed items to hold for the workers. More would only wait here.
 
         The pump claims again when half of them are left. That half must last until the store
-        answers: else workers would wait, finish fewer items per second, and get even fewer. While
-        few items come, few are finished, although the workers may be quick.
+        answers: else workers would wait, finish fewer items per second, and get even fewer. If few
+        items arrive, workers finish few, however quick they are.
         """
         by_pace = int(self._pace.per_s * self._claim_s)
         by_time = min(int(AHEAD_S / max(self.pool.item_s, TICK_S)), QUICK_MAX)
@@ -329,7 +329,7 @@ class Pump:
             self._seats()
 
     def _needs_places(self, held: Held) -> bool:
-        """Find out which limits the items need places at. Returns whether they need any.
+        """Find out at which limits the items need places. Returns whether they need any.
 
         If a batch was submitted before any worker announced the limits of its action, its
         items are not grouped by limits. A few of these items wait here for places; the

@@ -3,12 +3,11 @@
 A server process runs an ordinary consumer for them. So claims, shares of tenants, rates and limits
 are those of all other workers. Only the last step differs: where the pool of a Python worker calls
 a handler, `Desk.hand_over` gives the item to a remote worker whose `claim` waits for items. Each
-item has a lease of its own. From then on this process forgets the item, and the remote worker is
-responsible for it: it renews the lease, and reports the outcome.
-
-The worker carries a token back, and the token has all that `renew` and `report` need. So they work
-in any server of the deployment, also after a restart. What counts is the lease in the queue: if it
-has ended, the token is *stale*, and the worker must drop the item, which runs elsewhere.
+item has a lease of its own. After the handover this process forgets the item, and the remote worker
+is responsible for it: it renews the lease, and reports the outcome. In both calls the worker sends
+a *token*, which contains all that `renew` and `report` need. So it may call any server of the
+deployment, even after a restart. Only the lease in the queue counts: if it has ended, the token is
+*stale*, and the worker must drop the item, which runs elsewhere.
 
 An item that needs places at limits holds them under the name of its own lease. Each renewal renews
 them, too. The pump gives its own places back only after the item has got these, so a limit holds
@@ -147,8 +146,9 @@ def remote_actions(found: Iterable[Action]) -> Actions:
 class ClaimRoom(Room):
     """The number of items that remote workers wait for, as room for handlers.
 
-    A worker of a pool enters before it takes an item, so no item starts that nobody waits for.
-    While there is no room, a partition neither claims items nor books starts nor keeps places.
+    A worker of a pool waits for room before it takes an item, so an item starts only if a remote
+    worker waits for it. While there is no room, a partition does not claim items, book starts or
+    keep places.
     """
 
     ahead = 0
