@@ -238,8 +238,8 @@ def migration(answer: Any) -> SlotMigration:
 def one_of_each(found: Iterable[SlotMigration]) -> list[SlotMigration]:
     """Join the two entries of each migration: that of its source and that of its target.
 
-    A migration has ended if both say so. If it was cancelled on one side, the other side may only
-    know that it failed.
+    A migration has ended if both entries say so. If it was cancelled on one side, the other side
+    may only know that it failed.
     """
     joined: dict[str, SlotMigration] = {}
     for each in found:

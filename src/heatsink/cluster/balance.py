@@ -88,7 +88,7 @@ class ClusterMeter:
 class ClusterLease:
     """The right to balance a cluster. It is a key in the cluster, so that one process has it.
 
-    The lease saves work, but safety does not depend on it: if two balancers run at once, they find
+    The lease only saves work. Safety does not depend on it: if two balancers run at once, they find
     each other's migrations and stop.
     """
 
@@ -251,8 +251,8 @@ async def measured(
 ) -> Plan:
     """Measure the slots that a plan would move, and return the plan with their sizes.
 
-    `again` plans with measured sizes. The new plan may choose other slots, so this repeats a few
-    times. The mover measures every slot once more before it moves.
+    `again` plans with measured sizes. The new plan may choose other slots, so the function measures
+    and plans a few times. The mover measures every slot once more before the slot moves.
     """
     for _ in range(ROUNDS):
         sizes = {slot.slot: slot.most for slot in load.slots}

@@ -1,8 +1,8 @@
-"""What the keys of a slot say: how much data it has, and which keys are used most.
+"""The data of a slot and its most used keys, found by looking at its keys.
 
-Both are bounded: `slot_sizes` looks at no more than `KEYS_MAX` keys of a slot and `KEYS_TOGETHER`
-keys in all, and at no more than `ELEMENTS` elements of a large list, hash or set. `keys_of` ranks
-no more than `KEYS_RANKED` keys.
+The work is bounded: `slot_sizes` looks at no more than `KEYS_MAX` keys of a slot and
+`KEYS_TOGETHER` keys in all, and at no more than `ELEMENTS` elements of a large list, hash or set.
+`keys_of` ranks no more than `KEYS_RANKED` keys.
 """
 
 from __future__ import annotations

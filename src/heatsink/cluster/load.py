@@ -7,15 +7,15 @@ becomes a primary keeps its counters. If a counter went down, or if a slot is ne
 counting begins at zero again.
 
 Replicas count the writes that their primary sends them in the same way as commands of clients. But
-a replica answers only commands of clients. So if it has sent no bytes for a slot, the slot cost it
-nothing but replicated writes. From such slots Heatsink learns what a replicated write costs a
-replica. In all other slots, Heatsink subtracts this cost; the rest are reads. A primary and its
-replicas together are as busy as the busiest of them (`SlotDemand.used`).
+a replica answers only commands of clients. So if a replica has sent no bytes for a slot, all its
+work for this slot was replicated writes. From such slots Heatsink learns what a replicated write
+costs a replica. In all other slots, Heatsink subtracts this cost, and counts the rest as reads. A
+primary and its replicas together are as busy as the busiest of them (`SlotDemand.used`).
 
 Servers count the time in which they run the commands of a slot. They also need time to read
 requests and to write answers, often several times as much. `SlotRates` divides the whole CPU time
-of the primaries among the slots in proportion to their counted time, and that of the replicas
-likewise.
+of the primaries among the slots in proportion to their counted time. It does the same for the
+replicas.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ class ClusterLoad(msgspec.Struct, frozen=True):
 class NodeUsage(msgspec.Struct, frozen=True):
     """How busy a node is. `ratio` is 1 for a node as busy as the mean.
 
-    It is the share of its capacity that the node uses, divided by that of all nodes together.
-    `cpu` and `net_s` are those of the busiest of the node and its replicas.
+    It is the share of its capacity that the node uses, divided by the share that all nodes together
+    use. `cpu` and `net_s` are the figures of the busiest of the node and its replicas.
     """
 
     id: str
@@ -398,7 +398,8 @@ class _ReplicaRates:
     ) -> tuple[float, float, float, float]:
         """Return CPU and bytes of replicated writes, and of reads.
 
-        Writes have at most `most` bytes. Each byte of them takes the CPU time `cost`, if known.
+        The writes have at most `most` bytes. Each of these bytes takes the CPU time `cost`, if it
+        is known.
         """
         cpu, bytes_in, bytes_out = self.slots.get(slot, (0.0, 0.0, 0.0))
         if not bytes_out:
@@ -412,7 +413,8 @@ class _ReplicaRates:
 def _cost_of_writes(replicas: Sequence[_ReplicaRates]) -> float | None:
     """Return the CPU time that a byte of replicated writes takes, from slots that nobody reads.
 
-    Returns None if there are none. All replicas count together: a node may have one busy slot only.
+    Returns None if there are no such slots. All replicas count together: a node may have one busy
+    slot only.
     """
     slots = (each for one in replicas for each in one.slots.values())
     only_written = [each for each in slots if each[1] and not each[2]]
@@ -425,8 +427,8 @@ def _with_replicas(
 ) -> Rates:
     """Return the rates of a slot from its owner's rates and those of the replicas.
 
-    The owner receives all writes from clients, and sends them to each replica. This limits what a
-    replica can have received as replicated writes.
+    The owner receives all writes from clients, and sends them to each replica. So a replica cannot
+    have received more bytes of replicated writes than the owner has received.
     """
     cpu, bytes_in, bytes_out = own
     if not replicas:

@@ -7,12 +7,14 @@ themselves, and the next run waits for that. `SlotMover` never cancels a migrati
 start, because a server can only cancel all of its migrations at once.
 
 Before each migration, `SlotMover` measures the data of its slots. It leaves out slots whose upper
-bound does not fit on the target, or that the source has no memory to copy. It cancels a migration
-that fills one of the two in spite of that. It holds the rate by a pause after the migration, for
-the bytes that the target has really received. So that no burst is longer than `BURST_S` at this
-rate, it cuts migrations by their upper bound. A single slot with more data moves alone, and its
-pause comes after it. The source deletes all keys of a migration at once and does nothing else
-meanwhile, so `SlotMover` cuts migrations by their keys too.
+bound does not fit on the target, or for whose copy the source lacks memory. If a migration
+nevertheless fills the source or the target, `SlotMover` cancels it.
+
+`SlotMover` keeps the rate by a pause after each migration, as long as the bytes require that the
+target has really received. By the upper bound of its data, a migration takes at most `BURST_S` at
+this rate. A single slot with more data moves alone, and a longer pause follows. After a migration,
+the source deletes all its keys, and does nothing else in this time. So `SlotMover` also limits the
+keys of a migration.
 """
 
 from __future__ import annotations
@@ -174,7 +176,7 @@ class SlotMover:
     async def next_job(self, move: SlotMove, topology: Topology) -> Cut:
         """Measure the next slots of a move, and cut the next migration from it.
 
-        Nothing is left to move if the source was to be relieved and has room again: the slots that
+        If the source was to be relieved and has room again, nothing is left to move: the slots that
         have left may have had more data than their measurement showed.
         """
         source = await self._cluster.memory(move.source, topology)
@@ -327,9 +329,9 @@ class SlotMover:
             self.running = None
 
     async def _start(self, job: SlotMove, topology: Topology, before: set[str]) -> None:
-        """Order the migration. If the answer is lost, look whether it has begun: it needs a watch.
+        """Order the migration. If the answer is lost, look whether the migration has begun.
 
-        A migration that nobody watches is not cancelled when it fills a node.
+        If it has, it must be watched: otherwise nobody cancels it when it fills a node.
         """
         try:
             await self._cluster.start(job, topology)
@@ -357,7 +359,8 @@ class SlotMover:
         """Wait for the end of our migration. Cancel it if it takes too long or fills a node.
 
         `source` is the memory of the source when the migration began. A migration may succeed
-        before the order to cancel it arrives. So this also waits for the end of a cancelled one.
+        before the order to cancel it arrives. So this function also waits for the end of a
+        cancelled migration.
         """
         deadline_s, given_up = self._clock.monotonic_s() + self._limits.timeout_s, ""
         while True:

@@ -8,8 +8,8 @@ node's load stays. The other slots of this node leave instead, so that the slot 
 itself.
 
 No slot moves without gain. A slot with hardly any load stays, since its move would cost the copy of
-its data and bring nothing. All slots of a node stay if together they would not make the node
-noticeably less busy.
+its data and bring nothing. If the slots that could leave a node would together not make it
+noticeably less busy, they all stay.
 
 Loads are measured with noise, which must not send slots back and forth. So a slot stays if its move
 would mostly exchange the roles of two nodes (`GAIN`). If two nodes are both busy, slots go from one
@@ -19,7 +19,8 @@ A slot cannot be divided. If one slot alone is busier than the mean node, it set
 move can make the busiest node less busy than this slot.
 
 A node without capacity (`cores` 0) is *drained*: all its slots leave. A node that is nearly full is
-*relieved*: slots with much data and little load leave it. Nothing else is planned meanwhile.
+*relieved*: slots with much data and little load leave it. As long as a node must be drained or
+relieved, nothing else is planned.
 """
 
 from __future__ import annotations
@@ -431,9 +432,10 @@ class _Board:
     def _is_cooler(self, target: str, source: str) -> bool:
         """Whether `target` was clearly less busy than `source` when the plan began.
 
-        Slots should leave each node above `stop`. If they went from one such node to another that
-        is about as busy, noise would send them back. But a `source` that was calm is busy because
-        of this plan: it got one large slot, and may give small ones to any node.
+        Slots should leave each node above `stop`. If slots went from one such node to another that
+        is about as busy, noise would send them back. But if `source` was calm when the plan began,
+        it is busy only because this plan gave it a large slot. Then it may give small slots to any
+        node.
         """
         before, rules = self._before, self._rules
         is_one_calm = min(before[target], before[source]) <= rules.stop * self._mean
@@ -456,8 +458,8 @@ class _Board:
     def _divided(self, source: str) -> Iterator[_Unit]:
         """Divide the slots of a node into units: busy slots alone, others in groups.
 
-        Idle slots stay. Only empty ones that lie between two slots of a group move with it: they
-        cost nothing, and the slots stay one range.
+        Idle slots stay. Empty slots between two slots of a group are an exception: they move with
+        the group, since this costs nothing and keeps the slots in one range.
         """
         node, enough = self._nodes[source], 2 * self._rules.gain_min * self._mean
         group: list[SlotLoad] = []

@@ -2,8 +2,9 @@
 
 `SampledCluster` listens to a few thousand commands of each primary with `MONITOR`, and divides the
 node's CPU time and network bytes among the slots of their keys. Listening costs the node work for
-every command, so it ends after `SAMPLES` commands or half a second. Reads on replicas are not seen.
-It counts the keys of slots that it has heard of; any other slot counts as one key.
+every command, so it ends after `SAMPLES` commands or half a second. `MONITOR` does not show reads
+on replicas. `SampledCluster` counts the keys of slots that the sample named; any other slot counts
+as one key.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SampledCluster:
     async def keys_of(self, slot: int, topology: Topology, most: int) -> SlotKeys:
         """Return the keys of a slot that most commands of the last sample named.
 
-        If the sample named none, this returns what the owner of the slot says.
+        If the sample named no key of the slot, the slot's owner is asked for keys.
         """
         heard = self._heard.get(slot)
         if heard is None:

@@ -1,17 +1,18 @@
 """How much data slots have, and how much nodes may still take.
 
 Only newer Redis servers count the bytes of a slot. Elsewhere keys are measured: all keys of a slot
-if they are few, otherwise a part of them. An upper bound for such a slot adds three standard
-errors, and assumes that as many of the other keys as the part may have missed (the *rule of three*)
-are as large as the largest key seen. A single huge key that was missed can still exceed it. So the
-mover also watches the memory of both nodes during a migration.
+if they are few, otherwise a part of them. The upper bound for a slot that was measured in part adds
+three standard errors. The measured part may also have missed large keys. The *rule of three* says
+how many, and each of these counts as the largest measured key. A single huge key that was missed
+can still exceed the bound. So the mover also watches the memory of both nodes during a migration.
 
 A server may send a large value in one piece. Then the target needs memory for this piece beside the
 value itself, until the value has arrived (`piece`, `headroom`).
 
 A source needs memory for the copy: its child process keeps each page of memory as it was when the
-copy began, so each write during the copy costs a page. `may_copy` bounds the copy by this. So a
-source that is nearly full can still give slots, if the copy is over before much is written.
+copy began, so each write during the copy costs a page. `may_copy` limits the size of the copy for
+this reason. So even a source that is nearly full can give slots away, if the copy ends before
+clients have written much.
 """
 
 from __future__ import annotations
@@ -121,11 +122,11 @@ def may_copy(spare: float, written_s: float) -> float:
 def memory_of(info: Mapping[str, Any], sharing: int, declared: int = 0) -> NodeMemory:
     """Return the memory of a node from its `INFO` (memory, replication, stats).
 
-    The limit is its `maxmemory`, otherwise `declared`, otherwise its part of the memory of the
-    machine, which `sharing` nodes of the cluster share. What counts against a part of a machine is
-    all memory of the process, also what fragmentation wastes. Against `maxmemory` the server counts
-    its data without the buffers of replication. If the whole machine has less room, that counts.
-    There, the pages that a child process keeps count too.
+    A node may have two limits: the one that leaves less memory counts. One limit is `maxmemory`:
+    against it, the server counts its data without the buffers of replication. The other limit is
+    the memory of the machine: against it, all memory of the process counts, even what fragmentation
+    wastes, and the pages that a child process keeps. Without `maxmemory`, the node's part of the
+    machine is the only limit: `declared`, or an equal share for each of the `sharing` nodes.
     """
     used, resident = int(info["used_memory"]), int(info.get("used_memory_rss", 0))
     machine = int(info.get("total_system_memory", 0)) or 2**62

@@ -30,8 +30,8 @@ def computing(places: ItemPlaces, parameters: Body, keys: Keys, write: Steps) ->
     """Carry out `write`, the steps of a write to the item with these `keys`.
 
     An update may set the key of a spread index to a value that DynamoDB computes, such as `n + 1`.
-    The shadow attribute depends on this value. Then read the item first, and compute the value
-    here.
+    The shadow attribute depends on this value. In this case the item is read first, and the value
+    is computed here.
     """
     try:
         return (yield from write)

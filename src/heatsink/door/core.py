@@ -115,8 +115,8 @@ class Core:
     def _adapted(self, operation: str, parameters: Body, make: Callable[[], Steps]) -> Steps | None:
         """Return the steps that `make` returns, or those of the corrected request.
 
-        DynamoDB accepts some fields of a wrong type, and corrects them: this does, too. Raises
-        `WireError` if DynamoDB refuses the request's form.
+        DynamoDB accepts some fields of a wrong type and corrects them. This function corrects them,
+        too. Raises `WireError` if DynamoDB refuses the request's form.
         """
         try:
             read = checked_form(operation, parameters)
@@ -131,8 +131,9 @@ class Core:
 
         If they find a wrong type, correct the request and begin again.
 
-        DynamoDB corrects some wrong types. Only this second attempt looks for them inside attribute
-        values, since that is slow. The first attempt has written nothing by then.
+        DynamoDB corrects some wrong types. Only this second attempt looks for wrong types inside
+        attribute values, since this is slow. The second attempt is safe, since the first one has
+        written nothing.
         """
         try:
             return (yield from steps)

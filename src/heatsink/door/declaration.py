@@ -360,7 +360,8 @@ def check_sample(declared: SpreadTable, items: Iterable[Mapping[str, Any]]) -> N
 
     Raises `InvalidSetting` if the times in sort keys do not grow with the sort keys, or if no sort
     key of a rule carries a time. Then the function `time_of` of the rule does not fit the table.
-    Logs a warning if only few sort keys show that, or if the prefix of a rule may be misspelt.
+    Logs a warning if only few sort keys show that `time_of` does not fit, or if the prefix of a
+    rule may be misspelt.
     """
     found: dict[tuple[str, Rule], list[Native]] = {}
     for item in items:

@@ -168,8 +168,8 @@ def is_thawed(registry: Registry) -> bool:
 
     While a process follows the registry, the horizon of its view is ahead of now. A frozen process,
     such as a Lambda function between two calls, does not follow the registry. If no process
-    advances the closed time, a view that was just renewed may also be out of date. Then this
-    returns False, since another renewal is useless.
+    advances the closed time, even a view that was just renewed may be out of date. Then the
+    function returns False, since another renewal is useless.
     """
     if registry.view.horizon_ms >= registry.now_ms():
         return False

@@ -5,7 +5,7 @@ true. It answers other wrong types with a SerializationException. The core corre
 request in the same way before it adapts the request. The check is fast if all types are as
 documented.
 
-PartiQL's statements are read only so far that the tables which they name are known.
+Of PartiQL's statements, only the names of tables are read.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def as_read(operation: str, parameters: Body) -> Body:
 def tables_in_statements(parameters: Body, declared: Iterable[str]) -> set[str]:
     """Return which of the declared tables a PartiQL request concerns.
 
-    If a statement is not understood, these are all tables whose names occur in it.
+    If a statement is not understood, it concerns all tables whose names occur in it.
     """
     tables, found = set(declared), set[str]()
     for statement in _statements(parameters):

@@ -5,8 +5,8 @@ sort keys are ordered by their buckets, and within a bucket as DynamoDB orders t
 holds the application's keys and one more attribute. This attribute says at which row each bucket
 continues, if several buckets have rows with the last sort key.
 
-DynamoDB updates an index some time after the table. Meanwhile a row that has changed may be in two
-buckets, or under a value that it no longer has. So the query drops rows whose attribute differs
+DynamoDB updates an index some time after the table. Until then, a row that has changed may be in
+two buckets, or under a value that it no longer has. So the query drops rows whose attribute differs
 from the value, and returns a row from two buckets only once.
 """
 
@@ -48,8 +48,8 @@ class Position(msgspec.Struct, array_like=True):
 
     `bucket` is the bucket of the page's last row. Other buckets may have rows with the same sort
     key on this page. For each of these buckets, `ties` has (partition key, sort key) of its last
-    such row. These are buckets of the index. `place` is the bucket in which the table has the last
-    row, or None if the row's keys tell it; a tie has its own place as a third element.
+    such row. All these buckets are buckets of the index. `place` is the bucket of the table that
+    has the last row, or None if the row's keys tell it. A tie has its own place as a third element.
     """
 
     bucket: int
@@ -284,7 +284,8 @@ class IndexMerge(Merge):
     def _pass_by(self) -> None:
         """Note that the next page continues after this row in its bucket.
 
-        A row with which the page would exceed 1 MB is not passed by: the next page begins with it.
+        If a row would make the page exceed 1 MB, the page ends before it, and the next page begins
+        with it.
         """
         bucket, stored = self._next_row
         source = self._sources[bucket]

@@ -56,9 +56,9 @@ def placed_write(
 ) -> UpstreamCall:
     """Return the call that carries out a write of an item at its place.
 
-    `where` is (field of the key, the item's keys, the place); the field is "Item" or "Key". If the
-    update computes the key of a spread index, `computed` has the value, by index name. Raises
-    `Computed` if such a value is missing.
+    `where` is (field of the key, the item's keys, the place); the field is "Item" or "Key". If
+    DynamoDB computes the key of a spread index in this update, `computed` has its value, by index
+    name. Raises `Computed` if such a value is missing.
     """
     target, keys, spot = where
     changed = parameters
@@ -77,7 +77,7 @@ def bare(spot: Spot, keys: Keys) -> Spot:
 
 
 def check_append_only(table: str, operation: str, parameters: Body) -> None:
-    """Raise if a write to an append-only table needs the stored item, for a condition for example.
+    """Raise if a write to an append-only table needs the stored item, for example for a condition.
 
     The item may be in two places: under the bare key or in a bucket.
     """

@@ -166,10 +166,10 @@ def transact_write(tables: Tables, parameters: Body) -> Steps:
     """Carry out TransactWriteItems.
 
     A retry has the same token as the first request, and DynamoDB refuses a token with other
-    content. If a value of a spread index has got more or fewer buckets in between, the retry's
-    upstream request differs from the first one. So if DynamoDB refuses the token, the core also
-    tries the upstream requests that it would have sent before each such change, while the token is
-    valid.
+    content. If the number of a value's buckets in a spread index has changed in between, the
+    retry's upstream request differs from the first one. So if DynamoDB refuses the token, the core
+    also tries older forms of the upstream request: for each change while the token was valid, the
+    form from before this change.
     """
     owners = [_owner(tables, action)[1] for action in parameters["TransactItems"]]
     sent: list[list[Any]] = []
@@ -322,7 +322,7 @@ def _wanted(places: ItemPlaces | None, action: Body) -> tuple[ItemPlaces, Keys] 
 def _spots(
     wanted: list[tuple[ItemPlaces, Keys] | None],
 ) -> Generator[list[Need], list[Any], list[Spot | None]]:
-    """Return the places of items that are read together; None for an item without keys in `wanted`.
+    """Return the places of items that are read together, or None where `wanted` has no keys.
 
     If an item's time is past the horizon, renew the view first.
     """

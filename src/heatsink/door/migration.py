@@ -50,7 +50,7 @@ SWEPT_BY_LEADERS = ("reading", "deleting", "spread")
 
 
 class Record(NamedTuple):
-    """A need: write `note` to the registry if `seen` is still the note there.
+    """A need: write `note` to the registry if the present note there is still `seen`.
 
     The answer says whether the note was written.
     """
@@ -173,9 +173,10 @@ class IndexMigration:
     def sweep(self) -> Moves:
         """Move items out of retired buckets, until sweeps have found them empty.
 
-        A bucket is retired if the newest epoch of its value does not use it. Queries ask it until a
-        sweep that runs at least a day later has found it empty, too: a global index cannot be read
-        strongly. Returns how many retired buckets may still hold items.
+        A bucket is retired if the newest epoch of its value does not use it. Queries still ask a
+        retired bucket, since a global index cannot be read strongly. They stop when a sweep that
+        runs at least a day later has also found the bucket empty. Returns how many retired buckets
+        may still hold items.
         """
         for _ in range(PASSES_MAX):
             yield [Renew()]
@@ -341,8 +342,8 @@ class IndexMigration:
     def _differing(self) -> Moves:
         """Return how many entries only one of the two indexes holds.
 
-        An index lags behind the table. So a difference counts only if the item itself is
-        wrong.
+        An index lags behind the table. So a difference counts only if the item in the table is
+        wrong, too.
         """
         index, table = self._index, self._places.table
         names = {"#p": table.partition_key, "#k": table.sort_key}
@@ -472,7 +473,7 @@ class IndexMigration:
     def _retired(self) -> Iterator[tuple[str, int, list[int]]]:
         """Yield (value, time, buckets) for each value with retired buckets.
 
-        Since this time, the value does not use these buckets any more.
+        The value has not used these buckets since this time.
         """
         index, view = self._index, self._view
         for value in values_of(view, self._table, self._name):

@@ -158,9 +158,9 @@ class ItemPlaces:
 
     @property
     def complete_ms(self) -> float:
-        """The time from which on no row is a stray: under the bare key instead of in its bucket.
+        """No row of this time or later is a stray (under the bare key instead of in its bucket).
 
-        It is infinite while the table's adoption is not complete.
+        The value is infinite while the table's adoption is not complete.
         """
         version = self._view.version
         if self._adopted[0] != version:
@@ -202,7 +202,7 @@ class ItemPlaces:
     def may_pass(self, keys: Keys) -> bool:
         """Return whether a request for an item can go upstream unchanged. Does not renew the view.
 
-        It can if the item is under the bare key for ever, and has no shadow attributes.
+        The request can if the item is under the bare key for ever, and has no shadow attributes.
         """
         if self.known().has_shadows:
             return False
@@ -263,10 +263,10 @@ class ItemPlaces:
         return self.spot(keys, rule, time_ms)
 
     def _check_complete(self, rule: Rule) -> Generator[list[Need], list[Any], None]:
-        """Raise if the table's adoption is not complete. If the view says so, renew it first.
+        """Raise if the table's adoption is not complete, even after a renewal of the view.
 
-        Until then other programs may write the same item under the bare key, and it would be in
-        two places.
+        Before the adoption is complete, other programs may write the same item under the bare key,
+        and it would be in two places.
         """
         if self.complete_ms == float("inf"):
             checked((yield [Renew()]))
@@ -292,9 +292,9 @@ class ItemPlaces:
     def to_read(self, keys: Keys, *, consistent: bool) -> Waits:
         """Return the place of an item to read.
 
-        For a consistent read of an item whose time is past the horizon, renews the view. An item
-        whose time is still past it cannot have been placed by any process: then the place is the
-        bare key.
+        For a consistent read of an item whose time is past the horizon, renews the view. If the
+        item's time is still past the horizon, no process can have placed the item in a bucket: then
+        the place is the bare key.
         """
         if consistent and self.is_past(keys):
             checked((yield [Renew()]))
@@ -420,10 +420,10 @@ class ItemPlaces:
     def with_keys(self, parameters: Body) -> Body:
         """Return a request with shadow attributes in expressions that DynamoDB should refuse.
 
-        DynamoDB refuses an expression that reaches into the key of an index (`state.part`). When
-        the old index is deleted, its key is no longer such a key for DynamoDB, but the application
-        still expects the error. The shadow attribute is the key of the new index. Raises
-        `WireError` if the request names a shadow attribute itself.
+        DynamoDB refuses an expression that reaches into the key of an index (`state.part`). After
+        the old index is deleted, DynamoDB no longer knows its key as the key of an index, but the
+        application still expects the error. The shadow attribute is the key of the new index.
+        Raises `WireError` if the request names a shadow attribute itself.
         """
         check_no_shadow(parameters.get("ExpressionAttributeNames"))
         for index in self.indexes.values():

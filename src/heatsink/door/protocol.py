@@ -21,9 +21,9 @@ THROTTLES = {
     "ThrottlingException",
     "RequestLimitExceeded",
 }
-"""The errors of a call that was not done since a limit was exceeded.
+"""The errors of a call that was not done because a limit was exceeded.
 
-A conflict of transactions is none of them: it concerns one item, and more buckets do not help.
+A conflict of transactions is not among them: it concerns one item, and more buckets do not help.
 """
 OURS = "Heatsink: "  # begins the message of an error that is not DynamoDB's
 

@@ -1,15 +1,15 @@
 """Queries of one key over all places that may hold its rows, in the order of the sort keys.
 
-A query of a range of sort keys asks the places that can hold rows of that range. Within a prefix
-that is spread by time, these are the buckets of the epochs that the range may cover. The bare key
-is always asked, since sort keys without a time are there.
+A query of a range of sort keys asks the places that can hold rows of that range. If the range is
+within a prefix that is spread by time, these places are the buckets of the epochs that the range
+may cover. The bare key is always asked, since rows whose sort keys carry no time are there.
 
 The rows of all places are merged, and filter, projection and counts are evaluated on whole rows. So
 a page ends exactly where DynamoDB's would: after `Limit` rows, or before the row that exceeds 1 MB.
 In a table with a spread index, this also holds for rows that are all under the bare key: DynamoDB
-would also count their shadow attributes.
-On the way every row is checked: it must be where its keys place it, and times must grow with the
-sort keys. Otherwise rows might be missing, so the query fails.
+would also count their shadow attributes. The query checks every row: the row must be where its keys
+place it, and times must grow with the sort keys. Otherwise rows might be missing, so the query
+fails.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ class Merge:
             yield from self.learn(answers[-1])
 
     def _rows_wanted(self) -> int | None:
-        """Return how many rows to read from each place: about its part of the page, and more.
+        """Return how many rows to read from each place: its part of the page, plus a margin.
 
         Returns None, for no limit, if there is a single place and this is the first request.
         """
@@ -425,8 +425,9 @@ class Merge:
         """Return the row that counts, of those with one sort key; empty if none does.
 
         `rows` has them by bucket. In an append-only table the bucket's row wins over a row under
-        the bare key. In any other table, a row that is not where it belongs raises `WireError`.
-        If its place is not decided yet, that is known only if there are two rows.
+        the bare key. In any other table, a row that is not where it belongs raises `WireError`. If
+        a row's place is not decided yet, only a second row with the same sort key can show that one
+        of them is misplaced.
         """
         assert self._layout is not None
         item = next(iter(rows.values()))

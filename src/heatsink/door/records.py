@@ -1,4 +1,4 @@
-"""A table's declaration as the registry records it, and a look at its rows before that.
+"""A table's declaration as the registry records it, and the check of its rows before that.
 
 Two declarations that place all items alike have the same record: a rule `unspread` within a prefix
 that is not spread changes nothing.
@@ -43,8 +43,9 @@ def _words(rule: Rule) -> str:
 def look_for_rows(table: SpreadTable) -> Steps:
     """Look for rows under the bare key that have a prefix with fixed buckets, and would be hidden.
 
-    This samples: it reads some rows of the table, and for some of their keys the rows with that
-    prefix. So it cannot show that there is no such row. Raises `InvalidSetting` if it finds one.
+    The function takes a sample: it reads some rows of the table, and for some of their keys the
+    rows with that prefix. So it cannot prove that there is no such row. Raises `InvalidSetting` if
+    it finds one.
     """
     fixed = [rule for rule in table.rules if rule.buckets > 1]
     if not fixed:

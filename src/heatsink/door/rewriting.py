@@ -264,9 +264,8 @@ class _Rewriter:
     def _update(self, update: Update) -> str:
         """Return an update as text.
 
-        Where it assigns the partition key, it assigns the application's.
-
-        Sums and list_append refuse text, whatever it is, so they stay as they are.
+        Where the update copies the partition key, it copies the application's key. Sums and
+        list_append refuse any text, so they stay as they are.
         """
         sets = [(path, self._assigned(operand)) for path, operand in update.sets]
         clauses = {

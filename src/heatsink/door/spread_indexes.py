@@ -2,9 +2,9 @@
 
 The shadow attribute of an item holds the item's value of the index and a bucket, as the partition
 key of a spread item does. A new index on the shadow attribute takes the place of the application's
-index. A hash of the item's keys picks the bucket, by the newest epoch that is known below the
-closed time. So, unlike an item of the table, an entry of the index has no fixed place, and a query
-asks every bucket that may hold entries.
+index. The newest known epoch below the closed time gives the number of buckets, and a hash of the
+item's keys picks one of them. So, unlike an item of the table, an entry of the index has no fixed
+place, and a query asks every bucket that may hold entries.
 
 Applications never see the shadow attribute, nor the name of the new index.
 """
@@ -53,9 +53,9 @@ LABELS_KEPT = 16_384
 class Moment(NamedTuple):
     """The moment as of which a request writes shadow attributes.
 
-    `at_ms` picks the epochs; None picks the newest final epochs. An index in `toggled`, which has
-    (table, index) pairs, is treated as if it had not yet, or had already, begun with shadow
-    attributes.
+    `at_ms` picks the epochs; None picks the newest final epochs. `toggled` has (table, index)
+    pairs. If one of these indexes uses shadow attributes now, it is treated as if it did not, and
+    the other way round.
     """
 
     at_ms: int | None = None

@@ -50,7 +50,8 @@ def shown_records(answer: Mapping[str, Any], tables: Iterable[SpreadTable]) -> d
     """Return the answer to GetRecords with the application's keys in records of declared tables.
 
     On AWS, a shard iterator begins with the ARN of the stream, which names the table. On a server
-    where it does not, a record belongs to a declared table that has the same key attributes.
+    whose iterators do not name the table, a record counts for a declared table with the same key
+    attributes.
     """
     iterator = str(answer.get("NextShardIterator") or "")
     found = list(tables)

@@ -78,9 +78,9 @@ def check_own_page(page: Path, program: str) -> None:
 
 
 def set_aside(page: Path, command: str) -> Path | None:
-    """Keep a page that another command wrote: rename it to NAME-before.html, and return that path.
+    """Keep a page that another command wrote: rename it to NAME-before.html.
 
-    Returns None if there is no page, or if `command` itself wrote it.
+    Returns the new path; None if there is no page, or if `command` itself wrote the page.
     """
     if not page.exists() or _command_of(page) == command:
         return None

@@ -1,7 +1,7 @@
 """400 real reporters on a real Redis with a real coordinator, to check the model of `fleet_world`.
 
 The costs in the model come from a run of `./dev bench fleet`, not from this run. This run shows how
-far the model is off: `heatsink lab fleet --live` prints both side by side.
+far the model differs from it: `heatsink lab fleet --live` prints both side by side.
 
 Each reporter has the parts and the two connections of a real server, but all reporters share this
 process. The module reads CPU and memory of the coordinator from /proc, so it needs Linux.

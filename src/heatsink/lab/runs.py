@@ -3,9 +3,9 @@
 A run on virtual time keeps its process busy for seconds. Since each run has its own process, the
 runs use all cores, and Ctrl-C ends them immediately.
 
-Each process has a pipe of its own, and the processes share no lock. So a signal may kill any of
-them at any time, as one to the whole process group does. `multiprocessing.Pool` would then wait for
-ever for the lock of its dead process.
+Each process has a pipe of its own, and the processes share no lock. So a signal may kill any of the
+processes at any time, for example a signal to the whole process group. `multiprocessing.Pool` would
+then wait for ever for the lock of its dead process.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _processes(count: int) -> Iterator[list[Connection]]:
 
 
 def _work(pipe: Connection, parent: int) -> None:
-    """Run functions from the pipe until the parent ends this process, or has ended itself.
+    """Run functions from the pipe until the parent ends this process, or ends itself.
 
     The process ignores Ctrl-C, which a terminal sends to all processes.
     """

@@ -1,4 +1,4 @@
-"""Repeats the load test of the article that the queue is modelled on, on virtual time.
+"""Repeats, on virtual time, the load test of the article on which the queue is modelled.
 
 Each step runs 100,000 items, for which 8 workers need 25 minutes. The number of workers is fixed in
 the first step. In the second step it doubles while the queue is longer than a threshold. In the

@@ -263,8 +263,8 @@ class NearCache:
     def forget(self, key: str) -> None:
         """Drop the value of a key, but leave the key where it is in its queue.
 
-        The key was written, and is probably read as often as before. So its next value takes this
-        place.
+        The key was written, and is probably read as often as before. So its next value takes the
+        same place in the queue.
         """
         seated = self.entries.get(key)
         if seated is not None:
@@ -305,8 +305,8 @@ class Landing:
     def outcome(self) -> Any:
         """Return the value of the load, or raise its error.
 
-        Each reader gets the error with the original traceback. Otherwise the traceback would grow
-        with each reader.
+        Each reader gets the error with the original traceback: a shared traceback would grow with
+        each reader.
         """
         if self.error is not None:
             raise self.error.with_traceback(self._trace)

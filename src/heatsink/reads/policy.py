@@ -87,7 +87,7 @@ class NearPolicy:
         return [*decisions, *self._let_go(window.start_s)]
 
     def _warm(self, window: WindowHeat) -> list[tuple[str, float]]:
-        """Return the keys read at least half as often as a read-hot key, the most read first.
+        """Return the keys with at least half the reads of a read-hot key, the most read first.
 
         A cached key that is not among them cools down.
         """

@@ -312,7 +312,7 @@ class NearPages:
     Looking up the outdated pages at every write would cost too much. Instead Heatsink counts the
     writes to each key, and drops a page if the count has changed when the page is next read. Keys
     share a fixed number of counts. If two keys share a count, a write to one key causes an extra
-    load of the other key's pages. The cache remembers for at most `remembered_max` pages the count
+    load of the other key's pages. For at most `remembered_max` pages, the cache remembers the count
     at the time of the read.
     """
 

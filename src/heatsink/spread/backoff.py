@@ -132,7 +132,8 @@ class Backoff:
     async def persist(self, attempt: Callable[[], Awaitable[Result]], key: str) -> Result:
         """Run a long attempt without a timeout.
 
-        If it fails, retry it until the deadline of a call that starts at the failure.
+        If it fails, retry it as a call would that starts at the time of the failure: until this
+        call's deadline.
         """
         try:
             return await attempt()
@@ -146,8 +147,8 @@ class Backoff:
         """Count throttling as heat of `key`, and raise `Overloaded` at the deadline.
 
         `answers` holds the error of the attempt before. The last attempt may be cut off by the
-        deadline, without an answer of the store. Then the message quotes the error before, which
-        probably names the cause.
+        deadline, without an answer of the store. Then the message quotes the error of the attempt
+        before, which probably names the cause.
         """
         error, attempts, next_s = refused
         if isinstance(error, Throttled):

@@ -315,7 +315,7 @@ class _Cell:
     def has_room(self, more: Running) -> bool:
         """Whether the totals stay within their bound if `more` is added.
 
-        Every add is checked separately, so that one add that is too large does not make other adds
+        Every add is checked separately, so that an add that is too large does not make other adds
         fail.
         """
         written = self.writer.written if self.writer else Running()

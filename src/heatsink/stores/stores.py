@@ -24,7 +24,7 @@ async def _nothing() -> None:
 
 
 class ConsumptionNotes:
-    """What puts cost, if not what the heat tracker assumes. The tracker reads these notes later.
+    """Notes on puts that do not cost what the heat tracker assumes, for the tracker to read later.
 
     To be fast, a put only appends a tuple: the partition key, the size of the body, the consumed
     units, and the physical partition. Only Heatsink's emulator names the physical partition; with

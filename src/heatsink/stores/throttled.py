@@ -46,9 +46,9 @@ class TokenBuckets:
         self.refused = 0
 
     def take(self, partition: str, units: float) -> None:
-        """Take `units` from the bucket of the partition key. Raises `Throttled` if it has too few.
+        """Take `units` from the partition key's token bucket, or raise `Throttled`.
 
-        A request for more units than the bucket can hold passes if the bucket is full.
+        A request for more units than the token bucket can hold passes if the token bucket is full.
         """
         now_s = self._clock.monotonic_s()
         level = self._level(partition, now_s)

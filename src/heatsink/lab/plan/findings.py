@@ -50,9 +50,9 @@ def best(outcomes: list[ReplayOutcome]) -> ReplayOutcome:
     """Return the outcome of the remedy that cures throttling at the lowest cost per served request.
 
     If the table hardly throttles, this is the outcome without a remedy. If the store's own adaptive
-    capacity is enough, it is that outcome, since DynamoDB always has it. If no remedy cures, it is
-    the outcome with the fewest throttles. If several outcomes hardly differ from that one, it is
-    the first of them, whose remedy has the fewest parts.
+    capacity is enough, this is the outcome of `adaptive`, since DynamoDB always has it. If no
+    remedy cures the throttling, this is the outcome with the fewest throttles. If several outcomes
+    have hardly more, this is the first of them: its remedy has the fewest parts.
     """
     before = _before(outcomes)
     if _is_calm(before):
@@ -97,7 +97,7 @@ def _cures(outcome: ReplayOutcome, before: ReplayOutcome) -> bool:
 
 
 def _without(before: ReplayOutcome) -> str:
-    """Return a name for the outcome `before`, with which others are compared.
+    """Return a name for `before`, the outcome with which others are compared.
 
     The name is "without a remedy", or "with" and the name of the remedy.
     """

@@ -47,7 +47,7 @@ class Absorbing:
     wait for each other's loads. A write invalidates the key in the cache of the app server that
     writes, as production does for pages of a log. That server sees the write immediately, other
     servers after `fresh_for`. In a sampled trace a key is read `weight` times less often than in
-    reality, so cached values age more slowly by the same factor.
+    reality, so cached values age `weight` times more slowly.
     """
 
     def __init__(self, settings: PlanSettings, weight: int, rng: Random) -> None:
@@ -77,7 +77,8 @@ class Absorbing:
         """Read `key` on a random app server. Return whether the reader gets a value.
 
         `load` returns whether the store serves the read. A value older than `fresh_for` is loaded
-        again; until `stale_for` the reader gets the cached value even if this load fails.
+        again. If this load fails, the reader still gets the cached value, up to the age
+        `stale_for`.
         """
         cache = self._cache()
         entry = cache.entries.get(key)

@@ -120,8 +120,8 @@ def survey(trace: Trace, settings: PlanSettings, progress: Progress = lambda _: 
 def _last_minute_s(span_s: float, requests: int) -> float:
     """Return how many seconds of its last minute a trace covers, for the rate of that minute.
 
-    The covered part ends where the next request would be due. If it ended at the last request, a
-    single request at the start of the minute would be a high rate.
+    The covered part ends where the next request would be due. If the part ended at the last
+    request, a single request at the start of the minute would look like a high rate.
     """
     if span_s < MINUTE_S:
         return max(span_s, COVERED_S_MIN)

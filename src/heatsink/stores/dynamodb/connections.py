@@ -7,8 +7,8 @@ takes little more CPU than the event loop and the system calls (`./dev bench dyn
 A connection never gives one request the answer to another. It takes a new request only after a
 complete answer that ended exactly where the data ended. In all other cases it is closed: after a
 cancellation, an error, surplus bytes, `Connection: close`, or an answer that came before the whole
-request was sent. An answer must have a length or be chunked. If an answer ended only with the
-connection, it could not be told from half an answer.
+request was sent. An answer must have a length or be chunked. If an answer ended only with the end
+of the connection, nobody could tell it from half an answer.
 
 The pool sets no deadline for a request, and no limit for the number of connections. Its caller sets
 both (`primitives.cut`, `Turns`).
@@ -358,7 +358,7 @@ class Way:
     async def connect(self, connection: Connection) -> None:
         """Connect to the first address that answers.
 
-        An address that does not answer is tried last from now on.
+        From now on, an address that does not answer is tried last.
 
         Raises the error of the last address.
         """

@@ -64,9 +64,10 @@ class RedisNews:
 
     The leader also pushes news to all subscribers (`RedisWire` listens). So while its subscription
     works, a process sends Redis no queries: `pair` and `entries` answer from memory. Without
-    pushes, they query Redis: all processes of a large fleet together about `PAIR_POLLS_S` times a
-    second, since pushes are missing when a leader dies, and then Redis must serve the next one. The
-    leader pushes a notice when the notice is new, and again every few seconds.
+    pushes, they query Redis. In a large fleet, all processes together do so only about
+    `PAIR_POLLS_S` times a second: when a leader has died, all of them miss its pushes, and Redis
+    must be able to serve the next leader. The leader pushes a notice when the notice is new, and
+    again every few seconds.
 
     The ids in the stream are versions, so Redis itself rejects duplicate entries and late writes of
     a deposed leader. The pair is one value, so a reader never sees closed time and version from

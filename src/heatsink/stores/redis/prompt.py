@@ -1,13 +1,14 @@
 """A client of one Redis server that spends little time on each command.
 
 redis-py finds a connection in its pool, checks it, packs the command in Python and waits under
-several timers: for a short command this costs more than Redis does. `PromptRedis` is a client of
-redis-py that sends its commands in another way. It packs and parses them with hiredis, and a call
-waits for one future and one timer. Everything else, such as subscriptions, is redis-py's.
+several timers: for a short command this costs more than Redis does. `PromptRedis` is a subclass of
+redis-py's client that sends commands in another way: it packs and parses them with hiredis, and a
+call waits for one future and one timer. Everything else, such as subscriptions, works as in
+redis-py.
 
-A *line* is a connection. A call has a line of its own, since commands such as WAITAOF block all
-that come after them on the same connection. Lines that are not in use wait for the next call. If a
-caller is cancelled, its line is used again once the replies have come.
+A *line* is a connection. A call has a line of its own, since a command such as WAITAOF blocks all
+later commands on its connection. Lines that are not in use wait for the next call. If a caller is
+cancelled, another call may use its line as soon as the replies have arrived.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ class PromptRedis(Redis):
         return callback(reply, **options) if callback else reply
 
     def freed(self, line: _Line, is_open: bool) -> None:
-        """A call on this line has ended, or its connection.
+        """Take note that a call on this line has ended, or that its connection has.
 
-        Keep the line for other calls if it is open. A line that is still logging in is not busy,
-        and is not kept here.
+        If the connection is open, keep the line for other calls. A line that is still logging in is
+        not busy, and is not kept here.
         """
         if is_open and line in self._busy:
             self._idle.append(line)

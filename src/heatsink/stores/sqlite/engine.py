@@ -134,7 +134,7 @@ class WriterThread:
     def _look(self) -> None:
         """Time out the jobs that are overdue, and note how many jobs have arrived so far.
 
-        Overdue are those that had arrived at the oldest kept note and still wait.
+        A job is overdue if it had arrived by the oldest kept note and still waits.
         """
         assert self._owner.loop is not None
         if len(self._looks) == LOOKS - 1:

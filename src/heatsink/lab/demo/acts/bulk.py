@@ -63,8 +63,8 @@ also hold the large batch."""
 def together_of(plan: TrafficPlan) -> int:
     """Return how many items of the large batch the handler gets in one call.
 
-    In a smaller run each call gets fewer items. So the smaller run still needs as many workers as a
-    large one.
+    In a smaller run each call gets fewer items, so that the run needs as many workers as a large
+    one.
     """
     return max(round(TOGETHER * plan.size), 10)
 
@@ -241,8 +241,8 @@ class DemoBatch:
     async def abandon(self) -> None:
         """Cancel the large batch of a run that is stopped, so that it does not disturb the next.
 
-        If the queue does not answer soon, do not wait: Ctrl-C must end the demo, and the next run
-        does not count items that are left over.
+        If the queue does not answer soon, do not wait: Ctrl-C must end the demo. The next run does
+        not count items that are left over.
         """
         if self.batch is not None and not self.is_done:
             with suppress(HeatsinkError, TimeoutError):

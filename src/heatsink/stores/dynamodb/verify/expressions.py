@@ -1,7 +1,7 @@
 """Checks of expressions in cases that the documentation leaves open, and that engines differ in.
 
-`./dev soak --beside` compares our emulator with the engines of others. These cases are where they
-differ, and only DynamoDB itself can say who is right.
+`./dev soak --beside` compares our emulator with the engines of others. In these cases the engines
+differ, and only DynamoDB itself can show which one is right.
 """
 
 from __future__ import annotations

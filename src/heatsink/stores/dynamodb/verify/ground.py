@@ -1,8 +1,8 @@
 """Where the checks run: temporary tables, raw requests to them, and the cap on the cost.
 
 Every table is named `heatsink-verify-…` and is deleted at the end, also after an error or Ctrl-C.
-The `Ground` counts what each answered request consumed. When that costs more than the cap, it sends
-no more requests.
+The `Ground` counts what each answered request consumed. When the sum costs more than the cap,
+`Ground` sends no more requests.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _partitions(body: Item) -> list[str]:
 async def _until_shown(ground: Ground, name: str, tag: str, count: int) -> float | None:
     """Wait until the index shows `count` items of a value.
 
-    Returns after how many seconds it did, or None if it did not within `LAG_S_MAX`.
+    Returns the number of seconds that this took, or None if it took longer than `LAG_S_MAX`.
     """
     start_s = ground.clock.monotonic_s()
     while True:

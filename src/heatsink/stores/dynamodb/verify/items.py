@@ -38,9 +38,9 @@ CONDITIONS: dict[str, tuple[Item, str]] = {
     "attribute_exists(:v)": ({":v": {"S": "abc"}}, INVALID),
     "p = p": ({}, INVALID),
 }
-"""Conditions on values alone, and what becomes of a put with each.
+"""Conditions on values alone, and the result of a put with each of them.
 
-The door replaces the partition key in an expression by a value, so it needs these.
+The door replaces the partition key in an expression by a value, so it relies on these results.
 """
 
 

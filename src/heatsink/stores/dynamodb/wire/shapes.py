@@ -383,8 +383,7 @@ def _fields(kind: type[Any]) -> dict[str, tuple[Shape, bool]]:
 class Reading(NamedTuple):
     """A request as DynamoDB reads it, or in `problem` what is wrong with its form.
 
-    `differs` says that DynamoDB reads something else than the JSON has: it ignores nulls, for
-    example.
+    `differs` says that DynamoDB's reading differs from the JSON: it ignores nulls, for example.
     """
 
     problem: EngineError | None

@@ -88,8 +88,8 @@ class RateState(msgspec.Struct, frozen=True):
     """A rate limit.
 
     Until `wide_until_ms`, start times have larger distances: items may start `wide_ms` late, and
-    late starts must not exceed the rate. While there was no rate, workers were told that items may
-    start until `free_ms`.
+    late starts must not exceed the rate. Before the lane had a rate, workers got the permission to
+    start items until `free_ms`.
     """
 
     declared: Rate | None = None
@@ -237,7 +237,8 @@ def declared(limit: RateState, rate: Rate | None, now_ms: float) -> RateState:
     """Return the limit with the declared rate `rate`. None removes the declared rate.
 
     Start times that are already booked stay. The new rate applies to later bookings. If the lane
-    had no rate, the first start time is when no worker starts items without start times any more.
+    had no rate before, some workers may still start items without start times for a while. The
+    first start time comes after this.
     """
     next_ms = limit.next_ms
     if rate != limit.declared:
@@ -263,7 +264,8 @@ def postponed(limit: RateState, now_ms: float, late_ms: float) -> RateState:
 def _without_idle(limit: RateState, now_ms: float) -> Explored | None:
     """Return the state of probing without credit for the time in which the lane was idle.
 
-    The pace rises while no refusal comes. But a pace that the lane did not use was not tested.
+    The pace rises as long as no refusal comes. But while the lane is idle, the absence of refusals
+    proves nothing about the pace.
     """
     known, idle_ms = limit.explored, now_ms - limit.next_ms
     if known is None or idle_ms <= 0:

@@ -392,8 +392,8 @@ class Rotation:
     an item is estimated per action, by a moving average of measured times.
 
     A tenant that returns after a pause starts at the virtual time of the tenant that was served
-    last. So it gets no credit for the pause. Rate-limited parts wait in their lanes, where only
-    grants serve them.
+    last. So it gets no credit for the pause. Rate-limited parts wait in their lanes, and get served
+    only by grants.
     """
 
     lanes: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -455,9 +455,9 @@ class Rotation:
             self._times.pop(tenant, None)
 
     def forget_all_savings(self) -> None:
-        """Forget tenants that have no waiting parts and whose virtual time has passed.
+        """Forget tenants without waiting parts whose virtual time is below the current one.
 
-        Such a tenant starts at the current virtual time if it returns, so nothing is lost.
+        If such a tenant returns, it starts at the current virtual time anyway, so nothing is lost.
         """
         for tenant in [name for name in self._times if name not in self._tenants]:
             self._forget_savings(tenant)

@@ -19,17 +19,18 @@ clocks of processes are wrong.
 
 A server that was restarted or replaced may have lost its newest grants. The home notices this: the
 server's name differs from the name in the slot, or from the name that a caller knows. Then the home
-grants nothing for one lease. Meanwhile the holders report which places they use.
+grants nothing for one lease. In this time the holders report which places they use.
 
 An operator may change what a limit allows. The home follows the newest rule that any process has
-sent, also for calls of processes that know only an older one. So a process that does not reach the
-registry any more cannot grant itself more than the new rule allows.
+sent, even in calls of processes that know only an older one. So a process that no longer reaches
+the registry cannot get more than the new rule allows.
 
 A server that lost the whole slot could not notice this: the slot would look like that of a limit
 that nobody has used yet. So a home that has just been made grants nothing until its name of the
-server is durable (`confirm`). After that, no server that may take over lacks it. A replica that was
-down, or a queue that does not wait until data is durable, may break this. Therefore a server that
-was ever promoted takes an unknown limit for a lost one: it grants nothing for one lease.
+server is durable (`confirm`). After that, every server that may take over has the name. There are
+two exceptions: a replica that was down, and a queue that does not wait until data is durable.
+Therefore a server that was ever promoted treats an unknown limit as a lost one: it grants nothing
+for one lease.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ class LimitKey:
     """One key of a limit.
 
     `starts` maps each rate of the limit to the starts that holders have reported, oldest first.
-    `silent` has the processes that get no offers, and when the lease ends that they did not renew.
-    The keys of a limit share it.
+    `silent` has the processes that get no offers, each with the time at which its lease ends. All
+    keys of a limit share `silent`.
     """
 
     holders: dict[str, Holder] = field(default_factory=dict)
@@ -174,7 +175,7 @@ class LimitKey:
     def expire(self, rule: Rule, now_ms: float) -> None:
         """Free the places of holders whose lease has ended.
 
-        Granted places without a running item count as started: perhaps their items did start.
+        Granted places without a running item count as started, since their items may have started.
         """
         gone = [name for name, holder in self.holders.items() if holder.until_ms <= now_ms]
         for name in gone:
@@ -245,7 +246,7 @@ class LimitKey:
     def wait_ms(self, rule: Rule, mine: Holder, now_ms: float) -> float:
         """Return after how many milliseconds a place may be free, even if no holder returns one.
 
-        By then, a lease or an offer ends, or a window does.
+        At that time a lease, an offer or a rate's window ends.
         """
         dues = [h.until_ms for h in self.holders.values() if h is not mine and h.held]
         dues += [h.offer_ms for h in self.holders.values() if h is not mine and h.offer_ms > now_ms]

@@ -315,8 +315,8 @@ class QueuePartition:
     def _put_aside(self, share: PartShare, now_ms: float) -> None:
         """Handle a part that has no item to hand out now.
 
-        If the part has suspects, too many other suspects run now, so the part sleeps for a moment.
-        Otherwise its last items were lost, and the part may have ended.
+        If the part has suspects, they must wait because too many other suspects run now: the part
+        sleeps for a moment. Otherwise its last items were lost, and the part may have ended.
         """
         if not share.suspects:
             self._put(share, now_ms)

@@ -11,17 +11,17 @@ With `appendfsync always` a write is on disk when the server replies. With `ever
 wait for the next fsync, but many versions reply immediately (Redis 7.4 to 8, Valkey 8 to 9; see
 redis#13793). So the barrier itself waits for the fsync. The server starts an fsync within a second
 of the write, and INFO then shows how many fsyncs are pending. The barrier checks this number twice,
-since it is zero for a moment between two fsyncs. If the append-only file was rewritten meanwhile,
-the barrier waits again, for an fsync of the new file. A server without WAITAOF (before 7.2) must
-have `appendfsync always`.
+since it is zero for a moment between two fsyncs. If the append-only file was rewritten during the
+barrier, the barrier waits again, for an fsync of the new file. A server without WAITAOF (before
+7.2) must have `appendfsync always`.
 
 WAIT does the same for replicas. The setting `replicas` is the number of replicas that have to
 acknowledge. This number decides what a fail-over can lose:
 
 - If every replica that may be promoted has acknowledged, a fail-over loses no accepted item. Set
   `replica-priority 0` on all other replicas.
-- If fewer have acknowledged, a replica without the write may be promoted: Sentinel does not choose
-  by how much of the data a replica has. Then Heatsink finds and names the lost items, and they can
+- If fewer have acknowledged, a replica without the write may be promoted: Sentinel does not always
+  choose the replica with the most data. Then Heatsink finds and names the lost items, and they can
   be restored.
 
 By default all replicas that are connected at the time have to acknowledge. While a replica is down,

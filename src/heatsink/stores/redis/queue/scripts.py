@@ -48,10 +48,11 @@ class SlotClock:
 class Script:
     """The script `scripts/{name}.lua`, preceded by files from `scripts/shared`.
 
-    Each of the `levels` names some of these files. A level is a Lua function inside that of the
-    level before. When Lua makes a function, it searches all variables of the same level that other
-    functions use, but finds a variable of an outer level at once. So a call of a script with many
-    functions takes less time if they are on several levels.
+    Each of the `levels` names some of these files. Each level is a Lua function inside the function
+    of the level before. When Lua creates a function, it looks for the variables that the function
+    uses. It finds a variable of an outer level at once, but has to search among the variables of
+    the same level. So a call of a script with many functions takes less time if the functions are
+    on several levels.
     """
 
     def __init__(self, name: str, *levels: str) -> None:

@@ -1,8 +1,8 @@
 """Batches of one item in Redis: one script accepts all that one call brings.
 
 The script runs in the pipeline that also waits for the disk (`durability.py`). So the batches are
-durable when the pipeline has ended, and a server that restarts meanwhile confirms nothing. All
-submissions of a process that wait at that moment share the pipeline.
+durable when the pipeline has ended. If the server restarts before, it confirms nothing. All
+submissions of a process that wait at the same moment share the pipeline.
 
 Records and parts are in different slots. So the script needs a server that has all slots, and a
 partition that is at the queue's home.

@@ -93,7 +93,7 @@ def legacy_filter(
 def check_condition(operator: str, given: list[Value], typed: bool = True) -> None:
     """Raise if the operator of a legacy condition does not take the values `given`.
 
-    Without `typed`, their types are not compared with the operator's.
+    Without `typed`, only the number of values is checked, not their types.
     """
     for value in given:
         admit(value)

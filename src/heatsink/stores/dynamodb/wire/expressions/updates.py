@@ -149,8 +149,8 @@ class Update(msgspec.Struct, frozen=True):
     def check(self, scope: Scope, late: str | None = None) -> None:
         """Raise if paths clash, or if an operator or function never accepts a placeholder's type.
 
-        `late` is a mistake that the parser found. It comes after clashes and after the types of ADD
-        and DELETE.
+        `late` is a mistake that the parser found. It is reported only if there is no clash and no
+        wrong type in ADD and DELETE.
         """
         check_paths(self.paths(scope), UPDATE)
         self._check_sets(scope)
