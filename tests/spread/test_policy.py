@@ -338,15 +338,22 @@ def test_a_window_that_runs_does_not_take_the_forecast_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound_s", "below_s", "buckets"), [(0.0, 0.0, 2), (260.0, 0.0, 1), (0.0, 50.0, 1)]
+    ("bound_s", "below_s", "buckets"), [(0.0, 0.0, 2), (170.0, 0.0, 1), (0.0, 80.0, 1)]
 )
 def test_a_rise_that_may_be_an_error_of_the_estimate_is_not_extrapolated(
     bound_s: float, below_s: float, buckets: int
 ) -> None:
     """It comes from a rough rate, or leads to a rate that may be below half a bucket's load."""
     plant = Plant(BucketRules())
-    plant.feel(240, bound_s=bound_s)
-    assert plant.feel(410, below_s=below_s) == buckets
+    plant.feel(300, bound_s=bound_s)
+    assert plant.feel(470, below_s=below_s) == buckets
+
+
+def test_a_rise_to_half_a_buckets_load_that_may_be_chance_is_not_extrapolated() -> None:
+    """Of a key with 360 writes a second, one exact window in a hundred counts 406 or more."""
+    plant = Plant(BucketRules())
+    plant.feel(140)
+    assert plant.feel(406) == 1
 
 
 rates = st.lists(st.integers(0, 20_000), min_size=1, max_size=120)

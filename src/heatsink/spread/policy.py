@@ -22,6 +22,7 @@ Culprit = Literal["key", "partition"]
 THROTTLED_SHARE = 0.01
 MOST = 0.5
 PRECISE = 0.2  # of a rate: how far a precise rate may be too high, with a confidence of 99.9 %
+CHANCE = 3.0  # standard deviations: how far a count of independent writes may be above its mean
 FORECAST_GROWTH_MAX = 2.0  # a sudden jump is not extrapolated
 SHRINK_TO_MAX = 0.75  # shrink only by a quarter or more: each change costs a layout
 BLIND_WINDOWS = 3  # if more windows than this are missing in a row, cool-downs restart
@@ -226,11 +227,13 @@ class BucketPolicy:
         """The forecast of a key's rate. Below half a bucket's load it is the measured rate.
 
         The slope of such a low rate is noise, and so is a rise within the intervals of the two
-        rates. (A key's rate is a rough estimate until servers watch the key.) If a rate returns to
-        an earlier peak, the forecast does not exceed that peak. So neither noise nor another burst
-        of the same size adds buckets.
+        rates. (A key's rate is a rough estimate until servers watch the key, and even an exact
+        count varies by chance.) If a rate returns to an earlier peak, the forecast does not exceed
+        that peak. So neither noise nor another burst of the same size adds buckets.
         """
-        rate, least_s = heat.write_units_s, heat.write_units_s - heat.below_s
+        rate = heat.write_units_s
+        by_chance_s = CHANCE * rate / max(heat.writes_s, 1.0) ** 0.5
+        least_s = rate - max(heat.below_s, by_chance_s)
         if memory is None or memory.last_s >= start_s:
             return rate
         if least_s < self._rules.bucket_units_s / 2 or least_s <= memory.last_most_s:
