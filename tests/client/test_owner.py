@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -142,6 +143,18 @@ def test_a_client_may_be_made_in_one_loop_and_opened_in_another() -> None:
             return (await hs.log.append("k", b"")).is_new
 
     assert asyncio.run(use(asyncio.run(make())))
+
+
+async def test_the_loop_of_another_thread_is_refused_while_the_owning_loop_runs() -> None:
+    async with heatsink.connect("memory://") as hs:
+        calls: list[Callable[[], Any]] = [
+            partial(hs.log.append, "k", b""),
+            partial(hs.log.page, "k"),
+        ]
+        for call in calls:
+            run = partial(asyncio.run, awaited(call))
+            assert await asyncio.to_thread(outcome, run) == f"Closed: {ELSEWHERE}"
+        assert (await hs.log.page("k")).entries == []
 
 
 async def test_the_first_loop_that_asks_is_the_owner() -> None:

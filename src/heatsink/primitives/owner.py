@@ -37,8 +37,8 @@ _owners: WeakSet[Owner] = WeakSet()
 class Owner:
     """The event loop that a client belongs to: the first event loop in which `check` is called.
 
-    For speed, `Log.append` compares the running event loop with `loop` itself. It calls `check`
-    only if they differ.
+    For speed, `Log.append` itself asks whether `loop` runs in this thread. It calls `check` only if
+    not.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Owner:
 
         The functions must neither block nor fail.
         """
-        self._thread = 0
+        self.thread = 0  # the thread of the owning event loop
 
     def check(self) -> None:
         """Raise `Closed` in any event loop but the owning one, or if the client was closed.
@@ -58,7 +58,11 @@ class Owner:
         In a forked child process, raise `Closed` too. The first call makes the running event loop
         the owning one.
         """
-        if asyncio._get_running_loop() is not self.loop:
+        # Before Python 3.12 asyncio asks for the process id, a system call, to find the running
+        # loop. But if the owning loop runs in this thread, it is the running loop.
+        loop = self.loop
+        is_here = loop is not None and self.thread == get_ident() and loop.is_running()
+        if not is_here and asyncio._get_running_loop() is not loop:
             self.settle()
 
     def settle(self) -> None:
@@ -67,12 +71,12 @@ class Owner:
         if self.loop is not None:
             raise Closed(ELSEWHERE)
         self.loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        self.thread = get_ident()
         _owners.add(self)
 
     def follow(self, other: Owner) -> None:
         """Make the event loop of `other` the owning one."""
-        self.loop, self._thread = other.loop, other._thread
+        self.loop, self.thread = other.loop, other.thread
         _owners.add(self)
 
     def close(self) -> None:
@@ -98,7 +102,7 @@ class Owner:
         Calls without `await` use this check, since they need no running event loop.
         """
         self.check_process()
-        if self.loop is not None and get_ident() != self._thread:
+        if self.loop is not None and get_ident() != self.thread:
             raise Closed(ELSEWHERE)
 
     def _fork(self) -> None:

@@ -8,12 +8,12 @@ cursors.
 from __future__ import annotations
 
 import asyncio
-from asyncio import get_running_loop
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
+from threading import get_ident
 from typing import Any, Literal
 
 import msgspec
@@ -148,7 +148,9 @@ class Log:
             key = check_key(key)
         if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
             body = check_body(body)
-        if self._registry.refusal or get_running_loop() is not self._owner.loop:
+        loop = self._owner.loop
+        is_here = loop is not None and self._owner.thread == get_ident() and loop.is_running()
+        if self._registry.refusal or not is_here:
             self._parts.check()
         deadline_s, is_prompt = self._monotonic_s() + self._patience_s, self._is_prompt
         if id is not None:
