@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -37,6 +38,9 @@ from .world import World
 
 KILL_S = 2.0
 BATCH = 45
+IDLE = 0.2
+"""If the CPUs of the machine are idle for a smaller part of the time, other work holds up this."""
+LEAST, LEAST_BUSY = 0.95, 0.6
 
 
 @pytest.mark.parametrize(
@@ -199,6 +203,12 @@ def _after(due_s: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > due_s
 
 
+def _idle_s() -> float:
+    """Return for how long the CPUs of this machine have been idle."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(words[4]) / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     with real(RedisServer) as server:
@@ -236,34 +246,40 @@ async def loaded(fleet: Fleet, processes: int, tenants: int, each: int) -> Async
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("tenants", "kills", "least"),
+    ("tenants", "kills"),
     [
-        (6, 3, 0.0),
-        pytest.param(20, 30, 0.95, marks=pytest.mark.full("kills processes for a minute")),
+        (6, 3),
+        pytest.param(20, 30, marks=pytest.mark.full("kills processes for a minute")),
     ],
 )
 async def test_at_most_5_running_for_each_tenant_under_kills(
-    fleet: Fleet, tenants: int, kills: int, least: float
+    fleet: Fleet, tenants: int, kills: int
 ) -> None:
-    """4 processes; every 2 s, one is killed (`kill -9`) and another one starts."""
+    """4 processes; every 2 s, one is killed (`kill -9`) and another one starts.
+
+    How much of the possible work is done depends on the machine: places that nobody uses while a
+    process waits for a CPU count as possible. `test_places_of_killed_processes_…` needs no CPU.
+    """
     rng, each = Random(20), int(RUNNING * (kills + 15) * KILL_S / TAKES_S)
     async with loaded(fleet, 4, tenants, each):
-        began_s = time.monotonic()
+        began_s, idle_s = time.monotonic(), _idle_s()
         for number in range(1, kills + 1):
             await soon(_after(began_s + number * KILL_S))
             fleet.kill(rng.choice(sorted(fleet.running)))
             fleet.start()
         ended_s = time.monotonic()
+        idle = (_idle_s() - idle_s) / (ended_s - began_s) / (os.cpu_count() or 1)
         for name in list(fleet.running):
             fleet.kill(name)
     found = fleet.found()
     share = found.share(RUNNING, tenants, began_s, ended_s)
     shown = f"{len(found.runs)} runs, {kills} kills in {ended_s - began_s:.0f} s"
-    shown += f", {share:.1%} of the possible work"
+    shown += f", {share:.1%} of the possible work, CPUs {idle:.0%} idle"
     logging.getLogger("heatsink").warning(shown)
     assert found.most() == RUNNING, shown
     assert ended_s - began_s < 1.2 * kills * KILL_S, shown
-    assert share >= least, shown
+    if kills * KILL_S >= 60:
+        assert share >= (LEAST if idle > IDLE else LEAST_BUSY), shown
 
 
 @pytest.mark.full("a process stands still for several leases")

@@ -208,6 +208,12 @@ def test_a_tenant_is_paused_and_limits_are_shown(server: Served, tmp_path: Path)
     [line] = [line for line in shown.splitlines() if "paused_tenants" in line]
     assert line.startswith("bulk.paused_tenants.ada  true")
     assert line.endswith("a quarrel")
+    setting = ("bulk.limits.smtp", "--server", server.url, "--token", ADMIN)
+    words = ("settings", "set", *setting, "1, 9/s", "--reason", "their mail server is slow")
+    assert CliRunner().invoke(main, words).exit_code == 0
+    allows = "smtp   at most 1 running, 9/s per account (changed)"
+    until(lambda: allows in asked(server, "controls").stdout)
+    assert CliRunner().invoke(main, ("settings", "unset", *setting)).exit_code == 0
     changed("false")
     until(lambda: json.loads(asked(server, *status).stdout)["state"] == "done")
 

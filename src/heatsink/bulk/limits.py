@@ -164,6 +164,11 @@ class Limit(CheckedStruct, frozen=True):
         """The rates as windows."""
         return tuple(map(parse_window, self.rates))
 
+    def allowing(self, amounts: str) -> Limit:
+        """Return this limit with other amounts, such as "5, 20/s". Raises `InvalidSetting`."""
+        running, rates = parse_amounts(self.name, amounts)
+        return msgspec.structs.replace(self, running=running, rates=rates)
+
     def __str__(self) -> str:
         running = [f"at most {self.running:,} running"] if self.running is not None else []
         whose = [f"per {name}" for name in (self.per, self.key) if name]
@@ -423,6 +428,11 @@ class LimitUse(msgspec.Struct, frozen=True):
     uses: tuple[KeyUse, ...] = ()
     """The keys at which holders wait for the most places."""
 
+    @property
+    def in_force(self) -> Limit:
+        """The limit as it holds now: as an operator has changed it, or else as it is declared."""
+        return self.limit.allowing(self.changed) if self.changed else self.limit
+
 
 class DeclaredLimits(msgspec.Struct, frozen=True):
     """The limits of one process: the limits themselves, and which action has which."""
@@ -464,8 +474,7 @@ class LimitBook:
         changed = {}
         for name, text in amounts.items():
             if limit := self.own.limits.get(name):
-                running, rates = parse_amounts(name, text)
-                changed[name] = msgspec.structs.replace(limit, running=running, rates=rates)
+                changed[name] = limit.allowing(text)
         is_new = changed != self.changed
         self.changed = changed
         return is_new

@@ -145,11 +145,12 @@ class KeyUseLine(msgspec.Struct, frozen=True):
 class LimitLine(msgspec.Struct, frozen=True):
     """A limit that running workers have.
 
-    `declared` is what it allows. `changed` is what an operator allows instead, or empty. `uses` has
-    the keys for which most places are waited for.
+    `allows` is what it allows now, and `declared` is what its actions declare. `changed` is what an
+    operator has set instead, or empty. `uses` has the keys for which most places are waited for.
     """
 
     name: str
+    allows: str
     declared: str
     changed: str
     actions: list[str]

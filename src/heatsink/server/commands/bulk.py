@@ -447,7 +447,13 @@ def _print_limits(limits: Sequence[LimitLine]) -> None:
         click.echo("No worker has a limit.")
         return
     rows = [
-        (each.name, each.changed or each.declared, use.key, f"{use.running:,}", f"{use.waiting:,}")
+        (
+            each.name,
+            each.allows + (" (changed)" if each.changed else ""),
+            use.key,
+            f"{use.running:,}",
+            f"{use.waiting:,}",
+        )
         for each in limits
         for use in each.uses or [KeyUseLine("", 0, 0)]
     ]

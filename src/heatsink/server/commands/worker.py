@@ -68,7 +68,10 @@ WORKERS = WholeRange(1, WORKERS_MAX)
 @click.argument("actions", metavar="MODULE:ACTIONS")
 @queue_options
 @click.option(
-    "--store", type=WORD, help="URL of the data store; needed if a handler calls context.once()."
+    "--store",
+    type=WORD,
+    help="URL of the data store. Without it, the process does not follow pauses, weights and "
+    "limits that operators change, and handlers cannot call context.once().",
 )
 @click.option(
     "--workers",

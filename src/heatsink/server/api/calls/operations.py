@@ -208,6 +208,7 @@ def limit_lines(limits: Iterable[LimitUse]) -> list[LimitLine]:
     return [
         LimitLine(
             name=each.limit.name,
+            allows=str(each.in_force),
             declared=str(each.limit),
             changed=each.changed,
             actions=list(each.actions),

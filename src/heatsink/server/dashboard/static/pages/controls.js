@@ -32,7 +32,7 @@ function showButton(buttons, one) {
 function usesOf(limits) {
   return limits.flatMap((limit) => {
     const uses = limit.uses.length ? limit.uses : [{ key: "", running: 0, waiting: 0 }];
-    return uses.map((use) => ({ ...use, limit: limit.name, allows: limit.changed || limit.declared, id: `${limit.name} ${use.key}` }));
+    return uses.map((use) => ({ ...use, limit: limit.name, allows: limit.allows + (limit.changed ? " (changed)" : ""), id: `${limit.name} ${use.key}` }));
   });
 }
 
