@@ -4,6 +4,9 @@ The alternative is a batch of the same items without a limit. The queue's Redis 
 worker, the producer and Redis run on one machine. Figures are CPU time of the process and of Redis
 together, for each key: they do not depend on what else the machine does. While the worker runs, the
 process looks at the batch's status now and then, as `wait` does.
+
+The last figures are those of many batches that wait in the queue together. If a key costs as much
+among many keys as among few, a million keys cost a million times as much as one.
 """
 
 from __future__ import annotations
@@ -67,17 +70,21 @@ class Queue:
         await self._redis.aclose()
 
 
-async def measured(action: str, keys: int) -> dict[str, float]:
-    """Return CPU seconds and bytes for each key of a batch of this action."""
+async def measured(action: str, keys: int, batches: int = 1) -> dict[str, float]:
+    """Return CPU milliseconds and KB for each key of batches of this action.
+
+    Each batch has `keys` keys of its own.
+    """
+    ids = [f"b{number}" for number in range(batches)]
     with RedisServer() as server:
         queue = Queue(server.url)
         found: dict[str, float] = {}
 
-        async def timed(name: str, call: Awaitable[object]) -> object:
+        async def timed(name: str, *calls: Awaitable[object]) -> None:
             before_s = await queue.cpu_s()
-            result = await call
-            found[name] = (await queue.cpu_s() - before_s) / keys
-            return result
+            for call in calls:
+                await call
+            found[name] = (await queue.cpu_s() - before_s) / keys / batches
 
         await queue.announce()
         async with queue.connect() as hs:
@@ -85,28 +92,35 @@ async def measured(action: str, keys: int) -> dict[str, float]:
             await hs.bulk.pause(warm.id)
             await hs.bulk.cancel(warm.id)  # Redis has loaded the scripts
             before = await queue.bytes()
-            items = [{"account": f"account-{number}"} for number in range(keys)]
-            await timed("submit", hs.bulk.submit(action, items, id="b"))
-            found["memory"] = (await queue.bytes() - before) / keys / 1_000
-            await timed("status", hs.bulk.status("b"))
-            await timed("pause", hs.bulk.pause("b"))
-            await hs.bulk.resume("b")
+            submits = (hs.bulk.submit(action, _items(id, keys), id=id) for id in ids)
+            await timed("submit", *submits)
+            found["memory"] = (await queue.bytes() - before) / keys / batches / 1_000
+            await timed("status", *(hs.bulk.status(id) for id in ids))
+            await timed("pause", *(hs.bulk.pause(id) for id in ids))
+            for id in ids:
+                await hs.bulk.resume(id)
             queue.gate.set()
-            await timed("run", _run(hs, queue))
+            await timed("run", _run(hs, queue, ids))
         await queue.close()
     return found
 
 
-async def _run(hs: heatsink.Heatsink, queue: Queue) -> None:
+def _items(id: str, keys: int) -> list[dict[str, object]]:
+    return [{"account": f"account-{id}-{number}"} for number in range(keys)]
+
+
+async def _run(hs: heatsink.Heatsink, queue: Queue, ids: list[str]) -> None:
     worker = hs.worker(queue.actions)
     running = asyncio.create_task(worker.run())
-    await hs.bulk.wait("b")
+    for id in ids:
+        await hs.bulk.wait(id)
     worker.stop()
     await running
 
 
 async def run(bench: Bench, scale: Scale) -> None:
-    for keys in (100, scale(1_000, 10_000)):
+    single = scale(1_000, 10_000)
+    for keys in (100, single):
         ours, free = defaultdict[str, Samples](list), defaultdict[str, Samples](list)
         for _ in range(scale(1, 2)):
             for action, samples in (("limited", ours), ("free", free)):
@@ -124,3 +138,11 @@ async def run(bench: Bench, scale: Scale) -> None:
             target,
             ("no limit", free["memory"]),
         )
+    keys, batches = single // 2, scale(4, 10)
+    many = await measured("limited", keys, batches)
+    for name in ("submit", "run"):
+        target = at_most(TARGET_MS[name]) if name in TARGET_MS else None
+        label = f"{batches} batches of {keys:,} keys: CPU of {name}, per key"
+        bench.add(label, "ms", [many[name]], target)
+    label = f"{batches} batches of {keys:,} keys: memory of Redis, per key"
+    bench.add(label, "KB", [many["memory"]], at_most(TARGET_KB))

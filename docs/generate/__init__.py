@@ -19,6 +19,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "fleet-costs": figures.fleet_costs,
     "fleet-memory": figures.fleet_memory,
     "http-api": http_api.markdown,
+    "limit-costs": figures.limit_costs,
     "metrics": metrics.markdown,
     "record": fields.record,
     "settings": fields.settings,

@@ -82,6 +82,26 @@ def fleet_memory() -> str:
     )
 
 
+def limit_costs() -> str:
+    """What a million keys of a limit cost, from the last recorded run."""
+    if "limit_keys" not in json.loads(RECORDED.read_text()):
+        return _section("limit_keys", None)
+    run = _recorded("limit_keys")
+
+    def of(what: str) -> float:
+        [found] = [value for name, value in run.items() if "batches" in name and what in name]
+        return found
+
+    return (
+        f"A million keys with one item each are 50 batches or more. While all of them wait, Redis "
+        f"needs {of('memory'):.1f} GB for them. To submit them takes "
+        f"{of('submit') * 1e6 / 60_000:.0f} minutes of CPU time, and to run them "
+        f"{of('run') * 1e6 / 60_000:.0f} minutes, of all processes and Redis together: "
+        f"{of('submit') + of('run'):.1f} ms for each key. (Computed from the last run of `./dev "
+        "bench limit_keys`, which has fewer keys: a key among many costs as much as one among few.)"
+    )
+
+
 def _recorded(name: str) -> dict[str, float]:
     """The values of a recorded run, by metric."""
     results = json.loads(RECORDED.read_text())[name]["results"]

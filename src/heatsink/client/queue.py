@@ -203,6 +203,8 @@ def _open_stores(
             f"queue must be a URL like {EXAMPLES}, not {shown(url)}", field="queue"
         )
     scheme = url.partition(":")[0]
+    if not scheme.startswith(("embedded", "memory", "redis")):  # the URL may have a password
+        raise InvalidSetting(f"queue must be a URL like {EXAMPLES}", field="queue")
     if scheme == "memory":
         check_queue(url)
         return MemoryQueueServer(clock).stores(), MemoryHomes(clock)
