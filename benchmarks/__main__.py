@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from .clients import ARTIFACTS
-from .harness import Bench, Result, Scale, table
+from .harness import Bench, Result, Scale, changes, table
 
 NAMES = (
     "record",
@@ -70,6 +70,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--peers", default="", help="of the queue, with commas: Huey,SAQ")
     words = "write the figures to benchmarks/recorded.json, from which docs/comparison.md is made"
     parser.add_argument("--record", action="store_true", help=words)
+    words = "print the recorded figures beside those of FILE, an artifacts/bench.json or a "
+    words += "recorded.json of another commit, and measure nothing"
+    parser.add_argument("--before", type=Path, metavar="FILE", help=words)
     parser.add_argument("--list", action="store_true", help="what there is")
     chosen = parser.parse_args()
     for name in chosen.names:
@@ -123,6 +126,13 @@ def record(results: list[Result], scale: Scale) -> None:
     save(RECORDED, dict(sorted(recorded.items())))
 
 
+def read(file: Path) -> list[Result]:
+    """The figures in an `artifacts/bench.json` or a `recorded.json`."""
+    found = json.loads(file.read_text())
+    runs = [found] if "results" in found else found.values()
+    return [msgspec.convert(each, Result) for run in runs for each in run["results"]]
+
+
 def save(file: Path, report: dict[str, Any]) -> None:
     file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
@@ -141,6 +151,9 @@ def main() -> int:
     chosen = options()
     if chosen.list:
         describe()
+        return 0
+    if chosen.before:
+        print(changes(read(chosen.before), read(RECORDED)))
         return 0
     scale = Scale(chosen.quick, tuple(filter(None, chosen.peers.split(","))))
     results: list[Result] = []

@@ -13,6 +13,7 @@ Samples = list[float]
 
 PER_SECOND = {"ns": 1e9, "µs": 1e6, "ms": 1e3}
 COLUMNS = ("benchmark", "metric", "median", "quartiles", "alternative", "ratio", "target", "")
+CHANGES = ("benchmark", "metric", "before", "after", "after ÷ before", "target", "")
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -173,8 +174,44 @@ def cells(result: Result) -> tuple[str, ...]:
 
 
 def table(results: Iterable[Result]) -> str:
-    rows = [COLUMNS, *map(cells, results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    return _lines([COLUMNS, *map(cells, results)])
+
+
+def changes(before: Iterable[Result], after: Iterable[Result]) -> str:
+    """A table of the figures that both runs have, and of new figures that have a target.
+
+    Of a figure with an alternative it shows the ratio to that, which a busy machine changes less,
+    unless the target is one of the figure itself.
+    """
+    earlier = {_measured(result): result for result in before}
+    rows: list[tuple[str, ...]] = [CHANGES]
+    for result in after:
+        known = earlier.get(_measured(result))
+        if known is not None or result.target is not None:
+            rows.append(_change(known, result))
+    return _lines(rows)
+
+
+def _measured(result: Result) -> tuple[str, str, str | None]:
+    return result.name, result.metric, result.alternative.what if result.alternative else None
+
+
+def _change(before: Result | None, after: Result) -> tuple[str, ...]:
+    is_ratio = after.ratio is not None and "×" in (after.target or "×")
+
+    def shown(result: Result) -> tuple[float, str]:
+        if is_ratio and result.ratio is not None and result.alternative is not None:
+            return result.ratio, f"{figure(result.ratio)} × {result.alternative.what}"
+        return result.value, f"{figure(result.value)} {result.unit}"
+
+    value, text = shown(after)
+    then, old = shown(before) if before else (0.0, "")
+    factor = f"{value / then:.2f} ×" if then else ""
+    return after.name, after.metric, old, text, factor, after.target or "", cells(after)[-1]
+
+
+def _lines(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, tuple("─" * width for width in widths))
     return "\n".join(_line(row, widths) for row in rows)
 

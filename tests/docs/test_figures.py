@@ -6,6 +6,7 @@ import json
 import re
 
 from benchmarks.__main__ import NAMES
+from benchmarks.harness import Bench, at_most, changes, ratio_at_most
 from docs.generate.figures import RECORDED, markdown
 
 from tests.docs.pages import PAGES, name_of
@@ -31,6 +32,22 @@ def test_every_figure_that_a_page_shows_comes_from_a_recorded_run() -> None:
         text = markdown(name)
         assert recorded[name]["date"] in text
         assert all(result["metric"] in text for result in recorded[name]["results"])
+
+
+def test_a_table_before_and_after_compares_ratios_and_what_has_a_target() -> None:
+    before, after = Bench("append"), Bench("append")
+    for bench, own, other in ((before, 3.0, 2.0), (after, 2.4, 2.0)):
+        bench.add("an append", "s", [own], ratio_at_most(1.25), ("put", [other]))
+        bench.add("a start", "s", [own], at_most(3), ("dynalite", [other]))
+    before.add("gone", "s", [1.0])
+    after.add("new, with a target", "s", [4.0], at_most(3))
+    after.add("new, without a target", "s", [4.0])
+    _, _, *rows = changes(before.results, after.results).splitlines()
+    assert [re.split(r"\s{2,}", row)[1:] for row in rows] == [
+        ["an append", "1.50 × put", "1.20 × put", "0.80 ×", "≤ 1.25 ×", "met"],
+        ["a start", "3.00 s", "2.40 s", "0.80 ×", "≤ 3.00 s", "met"],
+        ["new, with a target", "4.00 s", "≤ 3.00 s", "MISSED"],
+    ]
 
 
 def statements(text: str) -> list[str]:
