@@ -7,6 +7,9 @@ are short and many, because a disk's mood changes within seconds. What Heatsink 
 application weighs on both, so it has a line of its own. Cold keys are many, in random order. How
 much a put costs on SQLite, and so the ratio, depends on the table: in one that is in use nearly
 every cold row dirties a page of its own, in an empty one many rows share a page. Both are shown.
+
+What an append adds to a put is shown apart, too: CPU time on a store that answers 256 puts at once,
+as SQLite does, and does nothing else. Beside it stands the least that places a row in Python.
 """
 
 from __future__ import annotations
@@ -16,14 +19,22 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import count, cycle, islice
 from random import Random
-from time import perf_counter, process_time, time
+from time import perf_counter, process_time, thread_time, time
+from typing import Any
 
 from heatsink.client import Heatsink
+from heatsink.heat.count import Tracker
+from heatsink.primitives.ids import Uuid7
+from heatsink.primitives.keys import seeded_state
 from heatsink.registry.layouts import FIRST_EPOCH, Epoch
+from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff, Retries
+from heatsink.spread.log import Log, Receipt
+from heatsink.spread.routing import Parts, PastHorizon, Router, name_of
 from heatsink.spread.store import LogStore, Row
 from heatsink.stores.stores import Stores
 
-from .clients import BODY, client, pin, sqlite_url, stores_at
+from .clients import BODY, CLOCK, client, pin, sqlite_url, stores_at
 from .harness import Bench, Scale, Target, interleave, ratio_at_most
 
 COLD_KEYS = [f"conversation-{number:04d}" for number in range(4096)]
@@ -116,6 +127,91 @@ class Contest:
         self._bench.add(f"append, {what}, {plan}", "µs", appends, target, ("put", puts))
 
 
+class AtOnce:
+    """A store that keeps nothing, and answers as many puts at once as there are callers."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[asyncio.Future[Row | None]] = []
+
+    def put(self, _partition: str, _row: Row) -> asyncio.Future[Row | None]:
+        future: asyncio.Future[Row | None] = self._loop.create_future()
+        self._waiting.append(future)
+        if len(self._waiting) == CONCURRENT:
+            self._loop.call_soon(self._answer, self._waiting)
+            self._waiting = []
+        return future
+
+    def _answer(self, waiting: list[asyncio.Future[Row | None]]) -> None:
+        for future in waiting:
+            future.set_result(None)
+
+
+class Least:
+    """The least that places a row: no check of the arguments, no deadline, no retry, no calls."""
+
+    def __init__(self, store: LogStore, registry: Registry, tracker: Tracker) -> None:
+        self._store, self._view, self._note = store, registry.view, tracker.note
+        self._begin_hash, self._scheme = seeded_state(registry.meta.seed), Uuid7()
+        self._random_bits, self._last = Random(1).getrandbits, 0
+
+    async def append(self, key: str, body: bytes) -> Receipt:
+        if int(time() * 1000) >= self._view.horizon_ms:
+            raise PastHorizon
+        self._last = number = self._last + self._random_bits(32) + 1
+        raw = number.to_bytes(16, "big")
+        layout = self._view.layouts.get(key)
+        if layout is None:
+            partition, epoch = key, FIRST_EPOCH
+        else:
+            epoch, state = layout.epochs[-1], self._begin_hash()
+            state.update(raw)
+            partition = name_of(key, int.from_bytes(state.digest(), "big") % epoch.buckets)
+        self._note((key, 1, len(body), partition))
+        row = Row(raw, body, epoch.start_ms, epoch.buckets)
+        return Receipt(raw, self._scheme, key, await self._store.put(partition, row) is None)
+
+
+async def own_work(bench: Bench, scale: Scale, hs: Heatsink) -> None:
+    """CPU time of an append beyond that of a put, and the same of the least in Python."""
+    registry, tracker, at_once = hs.parts.registry, Tracker(), AtOnce()
+    store: Any = at_once
+    backoff = Backoff(Retries(), CLOCK, Random(1), tracker, registry.view)
+    router = Router(registry, Uuid7(), backoff, CLOCK, Random(1))
+    log = Log(store, Parts(registry, router, tracker, backoff, CLOCK, answers_in_s=1.0))
+    hot = registry.view.layout("hot").epochs[-1]
+    for what, keys, partitions, epoch in (
+        ("cold keys", names(), names(), FIRST_EPOCH),
+        (f"{BUCKETS} buckets", names(["hot"]), names(HOT_PARTITIONS), hot),
+    ):
+        appends, leasts, puts = await interleave(
+            scale(40, 200),
+            partial(cpu, partial(each, log), keys, tracker),
+            partial(cpu, partial(each, Least(store, registry, tracker)), keys, tracker),
+            partial(cpu, partial(put_each, store, epoch), partitions, tracker),
+        )
+        least = [one - put for one, put in zip(leasts, puts, strict=True)]
+        own = [one - put for one, put in zip(appends, puts, strict=True)]
+        metric = f"own work of an append, {what}, {CONCURRENT} at once"
+        bench.add(metric, "µs", own, None, ("the least in Python", least))
+
+
+async def each(log: Log | Least, keys: list[str]) -> None:
+    for key in keys:
+        await log.append(key, BODY)
+
+
+async def cpu(work: Work, targets: Iterator[str], tracker: Tracker) -> float:
+    """Seconds of CPU time per row; short, so that little else happens meanwhile."""
+    rows = 2 * CONCURRENT
+    chosen = list(islice(targets, rows))
+    started_s = thread_time()
+    await asyncio.gather(*(work(chosen[caller::CONCURRENT]) for caller in range(CONCURRENT)))
+    used_s = thread_time() - started_s
+    tracker.roll()
+    return used_s / rows
+
+
 async def in_memory(bench: Bench, scale: Scale) -> None:
     stores = stores_at("memory://")
     async with client(stores) as hs:
@@ -124,6 +220,7 @@ async def in_memory(bench: Bench, scale: Scale) -> None:
         for plan in PLANS["memory"]:
             await contest.cold(plan, "memory", None, clean)
             await contest.hot(plan, "memory", None, clean)
+        await own_work(bench, scale, hs)
         bench.add("beside the application, memory", "ms CPU/s", await idle_cost(scale(3, 8)))
 
 
