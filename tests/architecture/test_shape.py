@@ -36,6 +36,7 @@ SHORT = {
     "primitives/nudge.py": SHARED,
     "registry/settings.py": "how the registry stores a setting, without what a setting means",
     "server/api/metrics.py": OPTIONAL,
+    "server/adoption/patient.py": "three modules of the same package use it",
     "server/door/metrics.py": OPTIONAL,
     "server/traced_app.py": OPTIONAL,
     "server/tracing.py": OPTIONAL,

@@ -115,6 +115,7 @@ async def test_before_the_adoption_everything_is_decided_and_nothing_is_spread(
 
         await soon(decided)
         assert view.layout(subject.text).buckets == 1
+        assert "a dry run: it would have had" in (await hs.explain(subject)).reason
     (tmp_path / "tables.toml").write_text(CHAT)
     tables = ("--tables", str(tmp_path / "tables.toml"))
     result = json.loads((await asyncio.to_thread(place.run, "--json", *tables)).stdout)
@@ -300,6 +301,29 @@ def test_leaving_with_a_scan_finds_buckets_that_no_layout_names(place: Place) ->
     assert len(place.in_buckets()) == 1
     place.leave("--scan")
     assert not place.in_buckets()
+
+
+def test_leaving_waits_while_the_table_throttles(tmp_path: Path) -> None:
+    """A read that is throttled is sent again: else each run would end at the same place."""
+    settings = EngineSettings(port=0, write_limit=1e9, read_limit=25, burst_s=1, partitions=1)
+    with LocalDynamoDB(settings) as dynamodb:
+        place = Place(dynamodb, tmp_path)
+        since_ms = place.spread()
+        for number in range(24):
+            name = physical(ROOM, number % BUCKET_COUNT)
+            place.put(name, since_ms + number, body={"S": "x" * 20_000})
+        result = place.leave()
+        assert result.exit_code == 0, result.output
+        assert "24 rows moved" in result.stdout
+
+
+def test_a_row_with_very_many_attributes_is_moved_too(place: Place) -> None:
+    fill(place, 3)
+    wide = {f"a{number}": {"N": str(number)} for number in range(600)}
+    put = place.put(physical(ROOM, 1), 1, **wide)
+    assert "4 rows moved" in place.leave().stdout
+    [found] = [row for row in place.rows() if row["at"] == put["at"]]
+    assert found == {**put, "room": {"S": ROOM}}
 
 
 def test_a_row_in_both_places_is_kept_and_reported(place: Place) -> None:

@@ -21,18 +21,17 @@ import msgspec
 
 from heatsink.door.keys import TAG, physical
 from heatsink.door.places import application_key
-from heatsink.errors import HeatsinkError, Retryable, Unavailable
-from heatsink.primitives.clock import Clock
+from heatsink.errors import Unavailable
 from heatsink.registry.decisions import View
 from heatsink.registry.layouts import Layout
-from heatsink.stores.dynamodb.client import ConditionFailed, DynamoClient
+from heatsink.stores.dynamodb.client import ConditionFailed
 
+from .patient import Caller
 from .writers import rows_of, spread_keys
 
 Row = dict[str, Any]
 TRIES = 20
-PAUSE_S = 0.25
-OPERATORS_MAX = 250  # DynamoDB's limit is 300 operators in an expression
+COMPARED_MAX = 140  # DynamoDB allows 300 operators in an expression, and each AND may be one
 Outcome = Literal["moved", "merged", "conflict"]
 
 
@@ -55,12 +54,8 @@ class Moved(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-class TooWide(HeatsinkError):
-    """A row has too many attributes to be moved in one conditional step."""
-
-
 async def bucket_rows(
-    client: DynamoClient, keys: Keys, view: View, everything: bool
+    client: Caller, keys: Keys, view: View, everything: bool
 ) -> AsyncIterator[Row]:
     """Yield the rows that are in buckets.
 
@@ -101,25 +96,20 @@ def _most(layout: Layout) -> int:
 
 
 class RowMover:
-    """Moves rows, one by one."""
+    """Moves rows. Several moves may run at the same time."""
 
-    def __init__(self, client: DynamoClient, keys: Keys, clock: Clock) -> None:
+    def __init__(self, client: Caller, keys: Keys) -> None:
         self._client = client
         self._keys = keys
-        self._clock = clock
 
     async def move(self, row: Row, name: str | None = None) -> Moved:
         """Move a row under the partition key `name`; None moves it from its bucket to the bare key.
 
-        If the row changes during the move, this tries again. Raises `Unavailable` if DynamoDB
-        throttles too often.
+        If the row changes during the move, this tries again. Raises `Unavailable` if it changes too
+        often.
         """
         for _ in range(TRIES):
-            try:
-                outcome = await self._try(row, name)
-            except Retryable:
-                await self._clock.sleep(PAUSE_S)
-                continue
+            outcome = await self._try(row, name)
             if outcome is not None:
                 key = application_key(row[self._keys.partition]["S"])
                 return Moved(key, row[self._keys.sort], outcome)
@@ -164,14 +154,12 @@ class RowMover:
         return "merged" if await self.drop(row) else None
 
     def _delete(self, row: Row) -> Row:
-        """Return the request that deletes a row unless it has changed since it was read."""
+        """Return the request that deletes a row unless it has changed since it was read.
+
+        It compares the first attributes of a row with very many: an expression cannot compare more.
+        """
         others = [name for name in row if name not in (self._keys.partition, self._keys.sort)]
-        if len(others) > OPERATORS_MAX:
-            raise TooWide(
-                f"the row {row[self._keys.sort]} of {row[self._keys.partition]} has "
-                f"{len(others)} attributes, more than the {OPERATORS_MAX} that can be compared in "
-                "one step: move it by hand"
-            )
+        others = others[:COMPARED_MAX]
         names = {f"#n{place}": name for place, name in enumerate(others)}
         values = {f":v{place}": row[name] for place, name in enumerate(others)}
         equal = [f"#n{place} = :v{place}" for place in range(len(others))]

@@ -8,6 +8,7 @@ leaving     processes refuse the table; rows are moved back under the bare key
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,12 +33,12 @@ from heatsink.registry.adoption import (
 from heatsink.registry.decisions import View
 from heatsink.registry.declarations import FIXED, check, recorded
 from heatsink.registry.registry import Registry
-from heatsink.stores.dynamodb import open_table
 from heatsink.stores.dynamodb.address import DynamoAddress
 from heatsink.stores.dynamodb.wire.values import native
 
 from .indexing import check_no_indexes, settle
-from .leaving import Keys, Moved, RowMover, bucket_rows
+from .leaving import Keys, Moved, Row, RowMover, bucket_rows
+from .patient import patient_client
 from .writers import Stray, fixed_strays, spread_keys, strays
 
 State = Literal["dry run", "complete", "append-only", "leaving"]
@@ -45,6 +46,7 @@ SHOWN_MAX = 100
 KEYS_LOOKED_AT = 20
 NEWEST = 10
 PASSES_MAX = 20
+PARALLEL = 16  # rows that are moved at the same time
 
 
 class Would(msgspec.Struct, frozen=True):
@@ -154,22 +156,18 @@ async def dated_ahead(
 
     Only the newest items of each prefix are read: within a prefix, times grow with the sort keys.
     """
-    client, found = open_table(address, clock)[1], list[FutureItem]()
-    latest_ms = now_ms(clock) + table.ahead_ms
-    try:
-        for would in standing.would[:KEYS_LOOKED_AT]:
-            for rule in table.rules:
-                if rule.time_of is None:
-                    continue
-                query = _newest(table, rule.prefix, would.partition_key)
+    found, latest_ms = list[FutureItem](), now_ms(clock) + table.ahead_ms
+    timed = [rule for rule in table.rules if rule.time_of is not None]
+    async with patient_client(address, clock) as client:
+        for key in (would.partition_key for would in standing.would[:KEYS_LOOKED_AT]):
+            for rule in timed:
+                query = _newest(table, rule.prefix, key)
                 for item in (await client.call("Query", query)).body["Items"]:
                     sort = native(item[table.sort_key])
                     time_ms = rule.time_ms(sort) if table.rule_of(sort) is rule else None
                     if time_ms is not None and time_ms > latest_ms:
                         ahead_s = (time_ms - now_ms(clock)) / 1_000
-                        found.append(FutureItem(would.partition_key, str(sort), ahead_s))
-    finally:
-        await client.close()
+                        found.append(FutureItem(key, str(sort), ahead_s))
     return found
 
 
@@ -220,19 +218,15 @@ async def check_fixed(registry: Registry, address: DynamoAddress, clock: Clock) 
     table = SpreadTable(
         address.table, known.partition_key, known.sort_key, rules, sort_type=known.sort_type or "S"
     )
-    client = open_table(address, clock)[1]
-    try:
-        async for stray in fixed_strays(
-            client, ItemPlaces(table, registry.view, registry.meta.seed)
-        ):
+    places = ItemPlaces(table, registry.view, registry.meta.seed)
+    async with patient_client(address, clock) as client:
+        async for stray in fixed_strays(client, places):
             raise InvalidSetting(
                 f"the row {native(stray.sort_key)!r} of {stray.partition_key!r} has a prefix with "
                 "fixed buckets, but is not in a bucket: a program wrote it without Heatsink. Stop "
                 "that program and run --move-strays, then complete the adoption",
                 field="table",
             )
-    finally:
-        await client.close()
 
 
 async def written_past(
@@ -243,16 +237,13 @@ async def written_past(
     Raises `InvalidSetting` if the registry has another declaration of the table.
     """
     check(registry.view, declared.name, record_of(declared))
-    client = open_table(address, clock)[1]
     places = ItemPlaces(declared, registry.view, registry.meta.seed)
     found: list[Stray] = []
-    try:
+    async with patient_client(address, clock) as client:
         async for stray in strays(client, places, registry.view):
             found.append(stray)
             if len(found) == SHOWN_MAX:
                 break
-    finally:
-        await client.close()
     return found
 
 
@@ -270,13 +261,12 @@ async def move_strays(
     May be repeated at any time.
     """
     check(registry.view, declared.name, record_of(declared))
-    client = open_table(address, clock)[1]
     places = ItemPlaces(declared, registry.view, registry.meta.seed)
     keys = Keys(declared.name, declared.partition_key, declared.sort_key)
-    mover = RowMover(client, keys, clock)
     counts = {"moved": 0, "merged": 0, "saved": 0}
     conflicts = []
-    try:
+    async with patient_client(address, clock) as client:
+        mover = RowMover(client, keys)
         async for stray in strays(client, places, registry.view):
             key = {keys.partition: {"S": stray.partition_key}, keys.sort: stray.sort_key}
             row, found = await mover.read(key), places.keys_of(key, exactly=True)
@@ -292,8 +282,6 @@ async def move_strays(
                     counts["saved"] += 1
                     continue
             conflicts.append(moved)
-    finally:
-        await client.close()
     return Repair(**counts, conflicts=conflicts)
 
 
@@ -316,16 +304,15 @@ async def leave(
     await settle(registry, clock, sweep.in_flight_s)
     known = recorded(registry.view, address.table)
     everything = sweep.everything or (known is not None and known.has_fixed)
-    client = open_table(address, clock)[1]
     counts = Counter(moved=0, merged=0)
-    try:
+    async with patient_client(address, clock) as client:
         described = (await client.call("DescribeTable", {"TableName": address.table})).body
         keys = keys_in(described["Table"])
-        mover = RowMover(client, keys, clock)
+        mover = RowMover(client, keys)
         for _ in range(PASSES_MAX):
             conflicts, before = [], counts.total()
-            async for row in bucket_rows(client, keys, registry.view, everything):
-                moved = await mover.move(row)
+            rows = bucket_rows(client, keys, registry.view, everything)
+            async for moved in _moves(mover, rows):
                 tick()
                 if moved.outcome == "conflict":
                     conflicts.append(moved)
@@ -333,12 +320,33 @@ async def leave(
                     counts[moved.outcome] += 1
             if counts.total() == before:
                 return Departure(counts["moved"], counts["merged"], conflicts)
-    finally:
-        await client.close()
     raise Unavailable(
         f"rows keep appearing in buckets of table {address.table}: a program that does not follow "
         "the registry writes them. Stop it, and run this again"
     )
+
+
+async def _moves(mover: RowMover, rows: AsyncIterator[Row]) -> AsyncIterator[Moved]:
+    """Move rows under the bare key, several at a time, and yield what became of each."""
+    group: list[Row] = []
+    async for row in rows:
+        group.append(row)
+        if len(group) == PARALLEL:
+            for moved in await _together(mover, group):
+                yield moved
+            group.clear()
+    for moved in await _together(mover, group):
+        yield moved
+
+
+async def _together(mover: RowMover, group: list[Row]) -> list[Moved]:
+    """Move some rows at the same time. If a move fails, raise its error when all have ended."""
+    ended = await asyncio.gather(*map(mover.move, group), return_exceptions=True)
+    moves = [one for one in ended if isinstance(one, Moved)]
+    for one in ended:
+        if isinstance(one, BaseException):
+            raise one
+    return moves
 
 
 def keys_in(described: dict[str, Any]) -> Keys:

@@ -18,7 +18,8 @@ from heatsink.door.places import ItemPlaces, application_key
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.subjects import Kind, subject_of
 from heatsink.registry.decisions import View
-from heatsink.stores.dynamodb.client import DynamoClient
+
+from .patient import Caller
 
 WRITES = (
     *("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"),
@@ -129,7 +130,7 @@ def spread_keys(view: View, table: str) -> list[str]:
     return sorted(name.removeprefix(start) for name in names)
 
 
-async def strays(client: DynamoClient, places: ItemPlaces, view: View) -> AsyncIterator[Stray]:
+async def strays(client: Caller, places: ItemPlaces, view: View) -> AsyncIterator[Stray]:
     """Yield the rows under bare keys that belong in buckets.
 
     These are rows of spread keys that were written without Heatsink after the adoption, and rows
@@ -159,7 +160,7 @@ async def strays(client: DynamoClient, places: ItemPlaces, view: View) -> AsyncI
         yield stray
 
 
-async def fixed_strays(client: DynamoClient, places: ItemPlaces) -> AsyncIterator[Stray]:
+async def fixed_strays(client: Caller, places: ItemPlaces) -> AsyncIterator[Stray]:
     """Yield the rows under bare keys whose prefix has fixed buckets."""
     table = places.table
     if all(rule.buckets == 1 for rule in table.rules):
@@ -181,7 +182,7 @@ async def fixed_strays(client: DynamoClient, places: ItemPlaces) -> AsyncIterato
 
 
 async def rows_of(
-    client: DynamoClient, operation: str, request: dict[str, Any]
+    client: Caller, operation: str, request: dict[str, Any]
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield all rows of a Query or Scan."""
     start: dict[str, Any] = {}
