@@ -116,6 +116,14 @@ def test_a_key_whose_table_is_not_adopted_is_told_the_command() -> None:
     assert "adoption" not in explained(key, 1)
 
 
+def test_a_key_in_a_dry_run_is_told_how_many_buckets_it_would_have_had() -> None:
+    key = Subject(Kind.TABLE, "chat/r1")
+    assert "why     a dry run: it would have had 8 buckets" in explained(
+        key, 1, is_held=True, in_trial=8
+    )
+    assert "why     never hot" in explained(key, 1, is_held=True)
+
+
 @pytest.mark.parametrize(
     "others", [{"buckets": 1}, {"buckets": 4}, {"buckets": 1, "is_held": True}]
 )

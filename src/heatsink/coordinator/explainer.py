@@ -15,7 +15,7 @@ from heatsink.heat.heat import KeyHeat, PartitionHeat
 from heatsink.primitives.subjects import Kind, subject_of
 from heatsink.primitives.words import counted
 from heatsink.reads.near_cache import NearKeys
-from heatsink.registry.adoption import Adoptions
+from heatsink.registry.adoption import Adoptions, trial_of
 from heatsink.registry.closed_time import FAR_AHEAD_MS
 from heatsink.registry.decisions import PINNED, Decision
 from heatsink.registry.layouts import Epoch, Layout
@@ -70,6 +70,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """How long the load must stay low before the key gets fewer buckets; None if it never does."""
     is_held: bool = False
     """Whether the key stays in one bucket because its table's adoption is not complete."""
+    in_trial: int = 1
+    """How many buckets the key would have had, if it is held."""
     unspread: str | None = None
     """A warning if many recent items of the table have no usable time, so that they are not spread;
     None otherwise."""
@@ -133,6 +135,8 @@ class Explanation(msgspec.Struct, frozen=True):
             return text
         if self.decision is not None:
             return self._unpinned_words() if self.was_pinned else self.decision.reason
+        if self.is_held and self.in_trial > 1:
+            return f"a dry run: it would have had {self.in_trial} buckets"
         return "never write-hot: one bucket" if self.near else "never hot: one bucket"
 
     def _unpinned_words(self) -> str:
@@ -266,6 +270,7 @@ class Explainer:
             table_refusal=self.backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),
             is_held=not Adoptions(view).allow(subject_of(key)),
+            in_trial=trial_of(view, subject_of(key)).max_buckets,
             near=self.near_keys.in_force().get(key),
             cool_down_s=rules.cool_down_after(len(layout.epochs)) if rules.shrink else None,
         )

@@ -74,6 +74,11 @@ def trials(view: View, table: str) -> dict[str, Layout]:
     }
 
 
+def trial_of(view: View, subject: Subject) -> Layout:
+    """Return the layout that a dry run has found for a key of a table."""
+    return view.layout(Subject(Kind.TRIAL, subject.name).text)
+
+
 def _notes(view: View) -> Iterable[tuple[str, str]]:
     for pin in list(view.pins.values()):
         if pin.subject.kind is Kind.ADOPTED:
