@@ -6,9 +6,9 @@ aioboto3 and PynamoDB. A request that the core does not adapt goes on unchanged.
 request, the core makes upstream calls through the same client, without this hook. Then the hook
 returns the core's answer in place of DynamoDB's.
 
-If the hook's answer is an error, botocore retries it like an error of DynamoDB. Before that, the
-hook itself sends a throttled upstream call again a few times. Otherwise one throttled call among
-many would repeat them all.
+If the hook's answer is an error, botocore repeats the application's request, as after an error of
+DynamoDB. This repeats all upstream calls of the request. So if only one of them is throttled, the
+hook itself first sends this call again a few times.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ class Attachment:
         """Close Heatsink's client. From then on, requests on the declared tables are refused.
 
         So a thread that still writes cannot write past Heatsink. Requests on other tables pass.
-        With `detach`, requests on the declared tables reach them as they are, too: then items in
-        buckets are not found, and no such request may write::
+        With `detach`, requests on the declared tables pass unchanged, too: then items in buckets
+        are not found, and the application must not write to these tables::
 
             attachment.close()
         """

@@ -1,6 +1,6 @@
 """`Table`: the calls of boto3's Table on a spread table, while the client stays as it is.
 
-It is an attachment to a twin of the client: the twin shares the client's connections, credentials
+Heatsink is attached to a copy of the client. The copy shares the client's connections, credentials
 and settings, but has hooks of its own. So a program can use the table with and without Heatsink.
 """
 

@@ -165,7 +165,7 @@ class LoopThread:
         return self.result(future)
 
     def result(self, future: Future[T]) -> T:
-        """Wait for a call's result. Raises `Closed` if the client was closed meanwhile.
+        """Wait for a call's result. Raises `Closed` if the client is closed before it arrives.
 
         A Ctrl-C just before the thread begins to wait does not end the wait. So the thread wakes up
         every `WAKE_UP_S`, which lets Python raise `KeyboardInterrupt`.

@@ -91,10 +91,10 @@ class Settings(CheckedStruct, frozen=True):
     window_s: float = 1.0
     """Length of the windows in which heat is counted, 0.1 to 60 seconds."""
     report_floor: float = 0.1
-    """Keys below this share of `rules.bucket_units_s`, on all servers together, are not listed.
+    """Below this share of `rules.bucket_units_s` on all servers together, a key is not listed.
 
-    Servers sample cold keys: a key with just this load gets five samples a window on average. A
-    smaller share makes the rates of cold keys more accurate, and reports larger.
+    Servers sample cold keys: a key with exactly this load gets five samples a window on average.
+    With a smaller share, the rates of cold keys are more accurate, but reports are larger.
     """
     report_alarm: float = 0.5
     """A server reports a key before the window ends once the key has this share of the write units
@@ -107,8 +107,8 @@ class Settings(CheckedStruct, frozen=True):
     """Whether this process does nothing but coordinate, as `heatsink coordinator` does.
 
     With a Redis for news, a standby in a large fleet checks the leader's lease rarely, since every
-    process may be a standby. A dedicated one checks it ten times a second, so it takes over within
-    seconds. Run two or three of them.
+    process may be a standby. A dedicated coordinator checks the lease ten times a second, so it
+    takes over within seconds. Run two or three of them.
     """
     lease_s: float = 3.0
     """Lease of the leader in seconds. If the leader does not renew it, another process may lead."""

@@ -19,7 +19,7 @@ AT_ONCE = 500
 class Walk:
     """Reads all rows of a table, some at a time, while the table serves requests.
 
-    Rows that are written where the walk has already been are not read again.
+    If a row is written in a part that the walk has already passed, the walk does not read it.
     """
 
     def __init__(self, rows: Rows, schema: Schema) -> None:

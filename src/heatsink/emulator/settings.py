@@ -24,10 +24,10 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
 
     `write_limit` and `read_limit` are the units per second of one partition. A partition can save
     up the unused throughput of at most `burst_s` seconds. With `full_burst`, a new provisioned
-    table begins with all of that. Otherwise it begins with the throughput of one second. Reads that
-    are not strongly consistent return data that is `replica_lag_s` old. A change of an item reaches
-    a global index after a random time of at most `index_lag_s`. Items are deleted `ttl_lag_s` after
-    their time to live is over. Each answer is delayed by `latency_s`.
+    table begins with this whole amount. Otherwise it begins with the throughput of one second.
+    Reads that are not strongly consistent return data that is `replica_lag_s` old. A change of an
+    item reaches a global index after a random time of at most `index_lag_s`. Items are deleted
+    `ttl_lag_s` after their time to live is over. Each answer is delayed by `latency_s`.
 
     With `adaptive`, partitions behave as DynamoDB's do. No partition exceeds its limit. Within this
     limit, a partition of a provisioned table may use saved units and unused capacity of other
@@ -38,9 +38,8 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     Without `adaptive`, partitions are never split or merged. A partition may exceed its limit with
     units that it has saved up.
 
-    With `token`, the server accepts only requests that are signed with it as the secret key, or
-    that have it in the header `Authorization: Bearer`. An address that other machines can reach
-    needs a token.
+    With `token`, a request must be signed with the token as the secret key, or have the token in
+    the header `Authorization: Bearer`. An address that other machines can reach needs a token.
 
     With `data`, all tables are in this file, which survives restarts and `kill -9`.
 

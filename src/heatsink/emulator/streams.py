@@ -2,8 +2,8 @@
 
 A shard holds the changes of a range of hashes. When a partition splits, each shard whose range is
 cut is closed, and gets children that cover its range. So all changes of an item are in one line of
-shards, and a consumer that reads parents before children reads them in order. A merge closes no
-shard, since a shard can have only one parent. So the merged partition has two shards.
+shards. A consumer that reads parents before children reads these changes in order. A merge closes
+no shard, since a shard can have only one parent. So the merged partition has two shards.
 
     parent   ──●──●──●─┐ closed            SequenceNumbers grow over the whole stream
     children           ├──●──●──           records are kept for 24 hours

@@ -80,8 +80,8 @@ def check_prefixes(field: str, prefixes: Iterable[Any]) -> tuple[Webhook, ...]:
 def check_allowed(field: str, url: str, prefixes: Iterable[Webhook]) -> str:
     """Return the URL. Raises `InvalidSetting` if none of the prefixes allows it.
 
-    This is the check when a batch is submitted. The worker that later calls the URL checks it
-    against the prefixes in its own `Actions`.
+    `submit` makes this check. The worker that later calls the URL checks it again, against the
+    prefixes in its own `Actions`.
     """
     if allowed_url(url, prefixes) is None:
         raise InvalidSetting(

@@ -99,9 +99,9 @@ class SteadyTime:
         self._jumped_s: float | None = None
 
     def read(self, wall_ms: int, monotonic_s: float) -> int:
-        """Return the wall-clock time, with jumps removed that have not lasted for `BELIEVE_S`.
+        """Return the wall-clock time without jumps that are younger than `BELIEVE_S`.
 
-        Such a jump is ignored because the clock may soon jump back.
+        A young jump is ignored because the clock may soon jump back.
         """
         passed_ms = int(monotonic_s * 1000)
         offset_ms = wall_ms - passed_ms

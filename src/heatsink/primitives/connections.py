@@ -11,8 +11,8 @@ A protocol inherits `Bounded` beside its own base and calls it at each step of t
     on_url → count_url · on_header → count_header · on_headers_complete → end_head
     a request is being answered → keep · the answer is sent → release · connection_lost → leave
 
-If the calls of `release` would cost a protocol too much, it sets `_stirred` instead when it has
-answered. The longest idle connection is then found only approximately, as in a CLOCK cache.
+If calls of `release` cost too much, a protocol may instead set `_stirred` after each answer. The
+longest idle connection is then found only approximately, as in a CLOCK cache.
 
 One timer serves all connections of a server. A request that arrives in one piece starts no timer.
 """
@@ -107,8 +107,8 @@ class Crowd:
     def longest_idle(self) -> Bounded:
         """Return the connection that has been idle for the longest time.
 
-        A connection may have been used since it was put into the order. Such connections first move
-        to the end of the order.
+        A connection may have been used since it was put into the order: then it first moves to the
+        end.
         """
         while (first := next(iter(self.idle))).was_stirred():
             pass

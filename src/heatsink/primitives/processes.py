@@ -6,8 +6,8 @@ module. A process runs one function at a time and is used again.
 
 If the caller is cancelled, or the time is up, the process is killed: unlike a thread, a process can
 be stopped. If a process dies, only the call that ran in it fails. Processes end with their parent,
-however the parent ends. They ignore SIGINT and SIGTERM, which a terminal or a service manager may
-send to them too: the parent decides what happens to them.
+however the parent ends. A terminal or a service manager may also send SIGINT and SIGTERM to them.
+They ignore these signals: the parent decides when they end.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Name(NamedTuple):
 def name_of(what: str, function: Any) -> Name:
     """Return the name by which another process finds a function.
 
-    Raises `InvalidSetting`, with `what` the function is, if there is no such name.
+    Raises `InvalidSetting` if there is no such name. `what` says in the message what the function
+    is for.
     """
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(path, str) or "<" in path:

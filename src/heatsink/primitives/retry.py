@@ -1,8 +1,8 @@
 """Retries: repeat an attempt after growing pauses until it succeeds or the caller gives up.
 
 Pauses double up to a ceiling and have jitter. So callers that were refused together do not retry
-together. `jitter` is the random share of a pause: with 1 (full jitter) a pause is anything up to
-its ceiling, with 0.5 at least half of it.
+together. `jitter` is the random share of a pause. With 1 (full jitter) a pause has any length up to
+its ceiling; with 0.5 it has at least half of the ceiling.
 
 The caller decides what to repeat and for how long. Before each pause, the caller's `check` gets the
 refusal as `FailedAttempt`. To give up, for example at a deadline, after some number of attempts or
@@ -48,7 +48,7 @@ class Pauses(NamedTuple):
 def retrying_for(longest_s: float) -> Iterator[None]:
     """Let the calls of this task retry for at most `longest_s` seconds inside the block.
 
-    This is for callers that would rather have an error soon than an answer late. It holds for calls
+    This is for callers that prefer an early error to a late answer. It has an effect only on calls
     that respect `shortened`.
     """
     before = _longest_s.set(longest_s)

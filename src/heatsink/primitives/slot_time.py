@@ -160,7 +160,7 @@ class SlotWitness:
     def heard(self, slot: str, own_ms: float) -> None:
         """Remember the slot's time `own_ms` from an answer that just arrived.
 
-        `own_ms` is 0 if the answer carried no time. Such an answer is ignored.
+        `own_ms` is 0 if the answer carried no time: then the answer is ignored.
         """
         if not own_ms:
             return

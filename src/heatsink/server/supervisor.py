@@ -3,7 +3,8 @@
 It starts the processes, and restarts one that dies: after a second the first time, later the next
 time. For each process that dies, it may start a further one, which frees what the dead one had. On
 SIGHUP it replaces the processes one by one. SIGINT and SIGTERM end all of them. A second of these
-signals kills them. On Linux, the processes are killed if the parent is (kill -9).
+signals kills them. On Linux, if the parent is killed (kill -9), the system kills the processes,
+too.
 """
 
 from __future__ import annotations

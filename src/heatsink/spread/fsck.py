@@ -178,7 +178,7 @@ async def rebuild(
 async def _widen_for_shares(
     layouts: dict[str, Layout], counters: CounterStore, closed_ms: int
 ) -> None:
-    """Add an epoch for each counter share that lies in a bucket of no epoch, so that it is read.
+    """Add an epoch for each counter share in a bucket of no epoch, so that the share is read.
 
     A share does not show when it was written. So the time of the added epoch, 1 ms long, is
     arbitrary.
@@ -258,9 +258,10 @@ class OtherSubjects(msgspec.Struct, frozen=True):
     """Kinds of subjects whose layouts also decide on rows that are stored under other names.
 
     A reset must know the newest of these rows. A layout of a kind in `unseen` decides on rows of
-    other tables, which the reset cannot see. A pair (first, second) in `follow` means: the layout
-    of a first also decides on the rows of the second with the same name. With `(Kind.AUTHOR,
-    Kind.POSTS)`, the layout of author ada decides on ada's posts.
+    other tables, which the reset cannot see. A pair (first, second) in `follow` are two kinds: the
+    layout of a subject of the first kind also decides on the rows of the subject of the second kind
+    with the same name. With `(Kind.AUTHOR, Kind.POSTS)`, the layout of author ada decides on ada's
+    posts.
     """
 
     unseen: tuple[Kind, ...] = ()
@@ -275,7 +276,7 @@ async def reset_closed_time(
     elsewhere: OtherSubjects,
     incarnation: str,
 ) -> Reset:
-    """Move a closed time that a wrong clock set far ahead back to the time of the evidence.
+    """Set the closed time back to the time of the evidence, after a wrong clock moved it far ahead.
 
     The store must pass `check`. Lowering the closed time is safe because no other process has the
     store open. The registry gets a new incarnation, so a process that still knows the old closed

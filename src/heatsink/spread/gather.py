@@ -4,12 +4,12 @@
 
 Rows exist only where their epoch placed them. So querying too many partitions costs more, but gives
 the same page. The first round queries the partitions of the epoch in which the page begins. Each
-partition returns its expected part of the page, and some more rows. If rows of the page may be
-missing, there is a second round. The second round queries the partitions that may hold more rows of
-the page than the first query's limit. If there are no such partitions, it queries the partitions of
-the next epoch. The third round queries all remaining epochs. So most pages take one round, and no
-page takes more than three, however many epochs there are. If the key's layout changes meanwhile,
-one more round is needed.
+query asks for the partition's expected part of the page, and some more rows. If rows of the page
+may be missing, there is a second round. If a partition has returned as many rows as its query's
+limit, it may hold more rows of the page. The second round queries these partitions again. If there
+are none, it queries the partitions of the next epoch. The third round queries all remaining epochs.
+So most pages take one round, and no page takes more than three, however many epochs there are. If
+the key's layout changes during the rounds, one more round is needed.
 """
 
 from __future__ import annotations
@@ -135,10 +135,7 @@ class Gather:
         return self._rows[self._wanted - 1].raw if len(self._rows) >= self._wanted else None
 
     def _is_safe(self, raw: bytes) -> bool:
-        """Return whether no epoch that is not open yet can have a row before this id.
-
-        The order is that of the page.
-        """
+        """Return whether only opened epochs can have rows before this id, in the page's order."""
         time_ms = self._scheme.time_ms(raw)
         if self._span.newest_first:
             return all(time_ms >= self._ends.get(epoch, inf) for epoch in self._unopened)

@@ -431,7 +431,7 @@ def ttl_ms(ttl: object) -> int:
 def _is_own(row: Row, taken_by: Row, is_minted: bool, scheme: IdScheme) -> bool:
     """Whether the stored row `taken_by` is known to be from an earlier attempt of this append.
 
-    This is so if Heatsink minted the id for this append (`is_minted`), since no other append has
+    It is known if Heatsink minted the id for this append (`is_minted`), since no other append has
     the id. The row may have been read and deleted since that attempt. For an id that the caller
     passed, raises `Conflict` if the stored row has another body, and `Deleted` if it was deleted.
     """

@@ -84,9 +84,9 @@ def suffers_from(heat: KeyHeat, rules: BucketRules, buckets: int = 1) -> Culprit
     """Return why a key is throttled: "key" (its own load) or "partition" (the load of other keys).
 
     Returns None if the key is hardly throttled. A key that fills less than half a bucket normally
-    does not make a partition hot. The exception is a key that, as the store reports, makes up most
-    of its partition's load. If other keys in the same partition are the cause, more buckets for
-    this key do not help. Then only the store can help, by splitting the partition.
+    does not make a partition hot. The exception is a key that makes up most of its partition's
+    load, according to the store. If other keys in the same partition are the cause, more buckets
+    for this key do not help. Then only the store can help, by splitting the partition.
     """
     if heat.throttles_s <= THROTTLED_SHARE * heat.writes_s:
         return None
@@ -117,10 +117,9 @@ class _Memory:
     """What the policy remembers of a key between windows.
 
     `last_most_s` is the upper end of the interval of the last rate. `needed` is the highest rate
-    for which the key has needed buckets since its number of buckets last decreased. The rate is
-    measured, or is higher than measured because the store throttled the key. Forecasts are not
-    included. `refused_s` is the lowest rate per bucket at which the store throttled the key for its
-    own load.
+    for which the key has needed buckets since its number of buckets last decreased. This is a
+    measured rate, or a higher one if the store throttled the key. Forecasts are not included.
+    `refused_s` is the lowest rate per bucket at which the store throttled the key for its own load.
     """
 
     peak: RecentPeak
@@ -201,8 +200,9 @@ class BucketPolicy:
     def _is_sure(self, heat: KeyHeat, buckets: int) -> bool:
         """Whether the rate is accurate enough to add buckets.
 
-        If it is not, the key gets no buckets before a precise window. The exception: even at the
-        lowest rate in the interval, the last of its present buckets would be more than half full.
+        If it is not, the key gets no buckets before a precise window. There is one exception: even
+        at the lowest rate in the interval, the last of the key's present buckets would be more than
+        half full.
         """
         is_precise = heat.below_s <= PRECISE * heat.write_units_s
         least_s = heat.write_units_s - heat.below_s
@@ -226,10 +226,10 @@ class BucketPolicy:
     def _ahead(self, memory: _Memory | None, heat: KeyHeat, start_s: float) -> float:
         """The forecast of a key's rate. Below half a bucket's load it is the measured rate.
 
-        The slope of such a low rate is noise, and so is a rise within the intervals of the two
-        rates. (A key's rate is a rough estimate until servers watch the key, and even an exact
-        count varies by chance.) If a rate returns to an earlier peak, the forecast does not exceed
-        that peak. So neither noise nor another burst of the same size adds buckets.
+        The slope of such a low rate is noise. A rise is noise, too, if the intervals of the two
+        rates overlap. (A key's rate is a rough estimate until servers watch the key, and even an
+        exact count varies by chance.) If a rate returns to an earlier peak, the forecast does not
+        exceed that peak. So neither noise nor another burst of the same size adds buckets.
         """
         rate = heat.write_units_s
         by_chance_s = CHANCE * rate / max(heat.writes_s, 1.0) ** 0.5

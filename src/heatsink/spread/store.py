@@ -85,7 +85,7 @@ class Total(msgspec.Struct, frozen=True):
     all adds with a token, and of what folds have moved here. `writers` is the sum of the running
     totals that processes wrote. Adds whose token is from before `sealed_ms` are refused.
     `folded_ms` is set only in the share of the bare key. A bucket is old if all epochs that used it
-    ended before this time. Folds have emptied all old buckets, which take no more adds.
+    ended before this time. Folds have emptied all old buckets, and these accept no more adds.
     """
 
     value: int = 0

@@ -20,8 +20,8 @@ class Faults:
     """How often calls over a link fail, and how. You may change the fields at any time.
 
     `lost`, `answer_lost` and `late` are probabilities from 0 to 1. `lost`: a call never arrives.
-    `answer_lost`: its answer never returns. `late`: the call arrives `late_s` seconds late. With
-    `cut`, every call is lost. With `deaf`, every answer is lost.
+    `answer_lost`: the answer to a call never returns. `late`: a call arrives `late_s` seconds late.
+    With `cut`, every call is lost. With `deaf`, every answer is lost.
 
     Example::
 

@@ -76,10 +76,11 @@ class Graph:
 
         Each change writes two events. One goes to the user's log, which is authoritative. The other
         goes to the author's log, which lists the homes that get a new post. The process may die
-        between the two writes. A post in the home of a user who does not follow is harmless: it is
-        filtered out when the home is read. A post that misses the home of a follower is lost. So a
-        follow writes to the author's log first, and an unfollow writes to it last. The next call
-        for the same user and author completes the missing writes.
+        between the two writes. If a user then gets a post without following its author, this is
+        harmless: the post is filtered out when the home is read. If a follower does not get a post,
+        the post is lost for this follower. So a follow writes to the author's log first, and an
+        unfollow writes to it last. The next call for the same user and author completes the missing
+        writes.
         """
         last = await self._last(user, author)
         await self._count(author, last)

@@ -164,8 +164,8 @@ class CostMeter:
     """Measures the cost of an author's posts from stored data, without counters.
 
     The ids of the last posts give the rate of posts. The remaining time to live of a home shows
-    when the home was last read. So a sample of homes shows how many followers have read their home
-    since about the last post.
+    when the home was last read. So a sample of homes shows, approximately, how many followers have
+    read their home since the last post.
     """
 
     def __init__(
@@ -265,10 +265,10 @@ class Choice:
         await self._modes.take_effect(author)
 
     async def _decide(self, author: str) -> bool:
-        """Change the author's mode if necessary. False if another process decided meanwhile.
+        """Change the author's mode if necessary. Returns False if another process was faster.
 
-        The other process may have counted other followers. So after False, this process must count
-        the followers again.
+        That process may have counted other followers. So after False, this process must count the
+        followers again.
         """
         seen, change = self._modes.last_decision(author), None
         if self._modes.wanted(author) == PULLED:

@@ -322,7 +322,7 @@ class Timelines:
     ) -> list[HomeEntry]:
         """The pushed posts in the user's home, by authors that the user follows now.
 
-        A home may get posts of an author even after an unfollow. Such posts are left out.
+        A home may get posts of an author even after an unfollow: these posts are left out.
         """
         found: list[HomeEntry] = []
         while len(found) < limit:

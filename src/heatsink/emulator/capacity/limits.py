@@ -3,8 +3,8 @@
 A request needs tokens of two buckets: the ceiling of its partition, and the limit of its table. The
 request passes if both buckets hold the cost of the smallest request, whatever the request itself
 costs. So the level of a bucket may become negative. The bucket then throttles all requests until
-its level is positive again. So the long-run rate stays the same, and large requests are not starved
-by small ones (sources: docs/concepts/adaptive-capacity.md).
+its level is positive again. So in the long run the rate is not exceeded, and small requests do not
+starve large ones (sources: docs/concepts/adaptive-capacity.md).
 
 A third bucket, the share, shows where the units of a request came from: from the partition's own
 throughput, from what the partition has saved (burst), or from what other partitions leave unused
@@ -174,8 +174,8 @@ class Side:
         """Start with what the old partitions had. So no change of partitions creates throughput.
 
         `ceiling` is the limit of a partition, `share` its part of the table's capacity. The ceiling
-        starts at the lowest level of the old ones. The share gets the fraction `part` of the units
-        that the old partitions have saved.
+        starts at the lowest level that a ceiling of the old partitions has. The share gets the
+        fraction `part` of the units that the old partitions have saved.
         """
         self.ceiling.level = min(*(one.ceiling.level for one in old), self.ceiling.most)
         if self.share is not None:

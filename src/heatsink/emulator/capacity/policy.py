@@ -35,9 +35,9 @@ class HeatSketch:
     """Estimates, in bounded memory, which keys cause the heat of one partition.
 
     A heat of 1.0 is what one partition may serve in a second. The sketch counts at most twice
-    `KEYS_MAX` keys. When there are more, the sketch drops all but the `KEYS_MAX` hottest keys. It
-    adds the heat of the dropped keys to `BINS` bins, which divide the partition's range. All counts
-    halve every second, so the sketch shows the last few seconds.
+    `KEYS_MAX` keys. When there are more, the sketch drops all but the `KEYS_MAX` hottest keys. The
+    partition's range is divided into `BINS` bins, and the heat of a dropped key is added to its
+    bin. All counts halve every second, so the sketch shows the last few seconds.
     """
 
     __slots__ = ("_bins", "_start", "_width", "keys")

@@ -137,7 +137,8 @@ class AdaptiveTable:
     def judge(self, key_hash: int, writes: float, reads: float, now_s: float) -> CapacityVerdict:
         """Return the verdict that `charge` would return, without taking units.
 
-        A transaction is charged for all its actions or for none. So it judges all of them first.
+        A transaction is charged for all its actions or for none. So the verdicts on all of them
+        come first.
         """
         return self._judged(self.map.find(key_hash), writes, reads, now_s)
 

@@ -480,8 +480,8 @@ def _answer(
 ) -> Json:
     """Return the answer to a query or scan, with the page that was `seen`.
 
-    `units` are the read units of the page: those that `source`, the table or index, was charged,
-    and those of items that were fetched from the table because a local index lacks their
+    `units` are the read units of the page. They include the units charged to `source` (the table or
+    index), and the units of items that were fetched from the table because a local index lacks
     attributes.
     """
     consumed = Consumed(request.return_consumed_capacity)

@@ -3,8 +3,8 @@
 First the registry gets a note, after which all processes refuse requests on the table. Then each
 row in a bucket is moved by one transaction. The transaction puts the row under the bare key and
 deletes it from its bucket. It fails if the bare key already holds such a row, or if the row in the
-bucket has changed since it was read. So a row is in exactly one place at any time. A row that
-another program changes meanwhile is moved in its new form.
+bucket has changed since it was read. So a row is in exactly one place at any time. If another
+program changes a row before the transaction, the row is moved in its new form.
 
 If both places hold a row with the same sort key, another program has written the row under the bare
 key. The move leaves both rows as they are, and reports them: only you know which one is right.
@@ -143,8 +143,8 @@ class RowMover:
     async def _settle(self, row: Row, bare: Row) -> Outcome | None:
         """Finish a move that found a row in the new place, which is that of `bare`.
 
-        If the same row is there, delete the old one. If another row is there, this is a conflict.
-        Returns None if the move must be tried again.
+        If the same row is in the new place, delete the old one. If another row is there, this is a
+        conflict. Returns None if the move must be tried again.
         """
         found = await self.read(self._key_of(bare))
         if found is None:

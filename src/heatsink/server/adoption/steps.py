@@ -256,9 +256,9 @@ async def move_strays(
 ) -> Repair:
     """Move rows that were written without Heatsink into their places.
 
-    If a row's place holds another row with the same keys, the row in the place stays. The other is
-    given to `save` and then deleted; without `save`, it stays too, and is reported as a conflict.
-    May be repeated at any time.
+    If a row's place holds another row with the same keys, the row in the place stays. The stray is
+    given to `save` and then deleted. Without `save`, the stray stays too, and is reported as a
+    conflict. May be repeated at any time.
     """
     check(registry.view, declared.name, record_of(declared))
     places = ItemPlaces(declared, registry.view, registry.meta.seed)
@@ -294,9 +294,10 @@ async def leave(
 ) -> Departure:
     """Record that a table leaves, and move all its rows back under the bare key.
 
-    A process that does not know of the departure yet may still write into a bucket. So this first
-    waits until all processes know it and their older calls have ended. Then it moves rows until a
-    pass finds none. May be repeated at any time. Raises `Unavailable` if rows keep appearing.
+    A process that does not know of the departure yet may still write into a bucket. So this
+    function first waits until all processes know of the departure and their older calls have ended.
+    Then it moves rows until a pass finds none. May be repeated at any time. Raises `Unavailable` if
+    rows keep appearing.
     """
     check_no_indexes(registry, address.table)
     if not is_leaving(registry.view, address.table):

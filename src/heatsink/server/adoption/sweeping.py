@@ -4,9 +4,9 @@ After a value of a spread index has cooled down, entries of the index are left i
 entries do not use any more. A sweep moves them (`door/migration.py`). The leader looks for such
 values once a minute.
 
-A sweep needs no fence. It moves an entry only if its item has not changed, and it records what it
-found only if no other sweep has recorded anything meanwhile. So two sweeps at once do no harm: they
-only read more. A sweep that was interrupted begins again, and finds the rest.
+A sweep needs no fence. It moves an entry only if its item has not changed since the sweep read it.
+It records a result only if no other sweep has recorded one since it began. So two sweeps at once do
+no harm: they only read more. A sweep that was interrupted begins again, and finds the rest.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class Sweeper:
 
 
 def recorded_table(view: View, name: str) -> list[SpreadTable]:
-    """Return the table as the registry declares it; nothing if it does not, or cannot be known.
+    """Return the table as the registry declares it; nothing if it is not known.
 
-    It cannot be known if the declaration uses a function of the application's own.
+    If the declaration uses a function of the application's own, this process cannot know it.
     """
     declared = recorded(view, name)
     try:

@@ -2,7 +2,7 @@
 
 DynamoDB does not say who wrote an item. There are two other sources. CloudTrail names the role of
 every write, if it records data events. And a row under the bare key that belongs in a bucket was
-written without Heatsink: in a key that is spread, or with a prefix that has fixed buckets.
+written without Heatsink. Such a row has a key that is spread, or a prefix with fixed buckets.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ async def strays(client: Caller, places: ItemPlaces, view: View) -> AsyncIterato
     """Yield the rows under bare keys that belong in buckets.
 
     These are rows of spread keys that were written without Heatsink after the adoption, and rows
-    with a prefix of fixed buckets. Only such a prefix makes this read the whole table.
+    with a prefix of fixed buckets. Only if there is such a prefix, this reads the whole table.
     """
     table = places.table
     for key in spread_keys(view, table.name):

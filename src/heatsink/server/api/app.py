@@ -263,7 +263,7 @@ def _query(text: bytes, kind: type[msgspec.Struct]) -> Any:
 class _Sent:
     """Sends a response and remembers its status.
 
-    If `patience_s` is set and the client does not read for so long, this raises TimeoutError.
+    If `patience_s` is set and the client reads nothing for this time, this raises TimeoutError.
     """
 
     __slots__ = ("_send", "patience_s", "status")

@@ -146,7 +146,7 @@ class LimitLine(msgspec.Struct, frozen=True):
     """A limit that running workers have.
 
     `allows` is what it allows now, and `declared` is what its actions declare. `changed` is what an
-    operator has set instead, or empty. `uses` has the keys for which most places are waited for.
+    operator has set instead, or empty. `uses` has the keys with the longest lines.
     """
 
     name: str

@@ -155,10 +155,10 @@ class Route:
 
     `name` is the operation's id in the OpenAPI document. Generated clients use it as the name of a
     function. With `stream` the body is read, or the response sent, in pieces. `statuses` are the
-    codes of success. `problems` has the error codes that this route can return but many others
-    cannot, each with its meaning here; an empty text stands for the code's usual meaning. Browsers
-    and CDNs may cache `absorbed` reads for a moment. `audited` calls are logged. `retry_key`
-    describes the header Idempotency-Key; empty if the call does not take it.
+    codes of success. `problems` has the error codes that are special to this route, each with its
+    meaning here; an empty text stands for the code's usual meaning. Browsers and CDNs may cache
+    `absorbed` reads for a moment. `audited` calls are logged. `retry_key` describes the header
+    Idempotency-Key; empty if the call does not take it.
     """
 
     method: str

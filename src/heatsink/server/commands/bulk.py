@@ -93,8 +93,8 @@ def _json_lines(file: Path) -> Iterator[Any]:
 def _count(file: Path, bulk: Bulk | RemoteBulk) -> int:
     """Return about how many items the file has, for the progress bar.
 
-    For a server, first read the whole file, to see errors in it. Otherwise the server would only
-    see that the command stops to send.
+    For a server, first read the whole file, to find errors in it. Otherwise the server would only
+    see that the command stops sending.
     """
     if isinstance(bulk, RemoteBulk):
         return sum(1 for _ in read_items(file))

@@ -291,7 +291,7 @@ async def _queue(url: str) -> Finding:
 def _with_workers(found: Finding, offered: Sequence[str]) -> Finding:
     """Return the finding with the actions of live workers. `offered` is `FleetStore.offered`.
 
-    It is a warning if workers have met items of actions that they lack.
+    The finding is a warning if workers have met items of actions that they lack.
     """
     names = ", ".join(name for name in offered if not name.startswith(BUILT_IN))
     run = f"workers run {names or 'built-in actions only'}" if offered else "no worker runs"

@@ -110,8 +110,8 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _wrong_name_is_a_wrong_command() -> Iterator[None]:
     """In the block, let the name of an unknown setting end the command with exit code 2.
 
-    That is the code for a wrong command: unlike other things that are not found, it never will
-    exist.
+    This is the code for a wrong command: unlike other things that are not found, an unknown setting
+    will never exist.
     """
     try:
         yield

@@ -334,9 +334,9 @@ async def _run(
 ) -> None:
     """Run the worker until a signal.
 
-    One of several processes has `ready`, which it calls when it runs. It does not end at a second
-    signal, since it may get the same one from the terminal and from its parent. The parent kills
-    it if there is a second one.
+    If there are several processes, each has a function `ready`, and calls it when it runs. Such a
+    process does not end at a second signal, since it may get the same signal from the terminal and
+    from its parent. If there is a second signal, the parent kills the process.
     """
     async with AsyncExitStack() as stack:
         running = await opening(stack)
@@ -374,7 +374,8 @@ async def _wait_for(queue: Queue, clock: Clock) -> None:
 class HealthServer:
     """Serves /healthz, /readyz and /metrics in its own thread.
 
-    So it responds while handlers block the event loop. Then the worker soon is not ready.
+    So it responds even while handlers block the event loop. If they block it for long, /readyz says
+    that the worker is not ready.
     """
 
     def __init__(self, consumer: Consumer, endpoint: Endpoint) -> None:

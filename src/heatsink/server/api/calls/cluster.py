@@ -41,10 +41,10 @@ class SlotRange(msgspec.Struct, frozen=True):
 
 
 class ClusterMoveLine(msgspec.Struct, frozen=True):
-    """A migration of slots. `error` says why it did not happen; empty if it did.
+    """A migration of slots. `error` says why it failed; it is empty if it did not.
 
-    `size` is what the target has received; before the end, how much data the slots have by
-    estimate.
+    `size` is how many bytes the target has received. Before the end, it is the estimated size of
+    the slots' data.
     """
 
     slots: list[int]
