@@ -133,8 +133,8 @@ class TokenExpired(HeatsinkError):
     def by(cls, limit: str) -> TokenExpired:
         """Return the error for a token that is older than `limit`, which is in words."""
         return cls(
-            f"token is older than {limit}: whether its add was counted earlier is not known any "
-            "more. This call added nothing. If the add is missing, repeat it with a new token"
+            f"token is older than {limit}, so the store no longer knows whether its add was "
+            "counted. This call added nothing. If the add is missing, repeat it with a new token"
         )
 
 

@@ -129,7 +129,7 @@ def test_before_the_adoption_a_declaration_may_be_replaced(engine: Engine) -> No
             try:
                 table.put_item(Item=ROW)
             except ClientError as error:
-                return "differs from the one that its rows were placed by" in str(error)
+                return "differs from the one by which its rows were placed" in str(error)
             return False
 
         until(is_refused)

@@ -494,7 +494,7 @@ def no_room(skipped: SlotMove, topology: Topology) -> str:
     nodes = [topology.known(id).address for id in (skipped.source, skipped.target)]
     return (
         f"left out, with up to {data_size(skipped.most)}: {nodes[1]} has no room for this data "
-        f"below {ROOM:.0%} of its memory, or {nodes[0]} has none to copy it under its writes"
+        f"below {ROOM:.0%} of its memory, or {nodes[0]} lacks memory to copy it while clients write"
     )
 
 

@@ -528,7 +528,7 @@ class _Board:
     def _stuck(self) -> str:
         """Why slots may be unable to leave."""
         keys = f"{self._rules.keys_max:,}"
-        return f"are pinned, rest, have over {keys} keys, or find no room on a like node"
+        return f"are pinned, rest, have over {keys} keys, or find no room on a suitable node"
 
 
 def _alone(slot: SlotLoad, node: NodeLoad) -> float:

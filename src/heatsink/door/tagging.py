@@ -50,7 +50,7 @@ class Computed(WireError):
         error = refusal(
             f"{name} is set to a value that DynamoDB computes, but it is the key of the spread "
             f"index {index.name}, and a transaction cannot read it: read the item, and set {name} "
-            "to a given value under a condition on what was read"
+            "to a given value, on condition that the item has not changed"
         )
         super().__init__(error.status, error.body)
 

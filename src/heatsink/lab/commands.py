@@ -198,7 +198,7 @@ def hot_key_command(items: int, seed: int, out: Path | None) -> None:
     type=click.FloatRange(1, 100),
     default=live.SPEED,
     show_default=True,
-    help="How much faster than time the clock of --live goes.",
+    help="How many times as fast as real time the clock of --live goes.",
 )
 @_options
 def scaling_command(

@@ -110,7 +110,7 @@ def agrees(view: View, table: str, given: DeclaredTable) -> bool:
 def refused(table: str, differs: str) -> str:
     """Return the message for a declaration that differs (`differs` says how) from a final one."""
     return (
-        f"the declaration of table {table} differs from the one that its rows were placed by: "
+        f"the declaration of table {table} differs from the one by which its rows were placed: "
         f"{differs}. Rows would be hidden, so declare it as the registry has it. To change it, "
         "first bring the rows back with heatsink adopt --leave, then use another registry"
     )

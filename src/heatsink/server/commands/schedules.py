@@ -146,7 +146,9 @@ def _when(line: dict[str, Any]) -> str:
 @click.option("--priority", type=int, show_default="0", help="Priority of the batches.")
 @click.option("--rate", help="Maximum rate at which items start, such as 500/s.")
 @click.option("--reason", type=WORD, default="set", help="Reason, kept in the history.")
-@click.option("--replace", is_flag=True, help="Reset what is not given, instead of keeping it.")
+@click.option(
+    "--replace", is_flag=True, help="Reset options that are not given, instead of keeping them."
+)
 @settings_options
 def set_schedule(
     name: str,
