@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .pages import ROOT, TUTORIAL, blocks, name_of, with_blocks
+from .pages import PAGES, ROOT, TUTORIAL, blocks, name_of, with_blocks
 
 PAGES_WITH_CODE = [page for page in with_blocks("python") if page != TUTORIAL]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -33,6 +33,12 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) 
     for claim in re.findall(r"print\(.*\)  # (.*)\n", code):
         if not claim[0].islower():
             assert claim in output, claim
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_block_of_code_begins_and_ends_on_lines_of_its_own(page: Path) -> None:
+    lines = [line.strip() for line in page.read_text().splitlines()]
+    assert not [line for line in lines if "```" in line.removeprefix("```")]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)

@@ -180,7 +180,7 @@ class Attachment:
         return hook
 
     def _check_free(self, attachments: Iterable[Attachment], target: str) -> None:
-        """Raise `InvalidSetting` if one of the open attachments has a table of this one."""
+        """Raise `InvalidSetting` if an open attachment declares a table that this one declares."""
         for other in attachments:
             tables = self._tables.keys() & other._tables.keys()
             if tables and not other.is_closed:
@@ -338,7 +338,7 @@ class _Hook:
         return agrees(self._background.view, table.name, record)
 
     def _record(self, tables: list[SpreadTable]) -> None:
-        """Record the declarations in the registry. Raises `InvalidSetting` if it has others."""
+        """Record the declarations. Raises `InvalidSetting` if the registry has others."""
         for table in tables:
             self._background.declare(table.name, record_of(table))
             if table.append_only:
@@ -368,7 +368,7 @@ class _Hook:
         }
 
     def _pause_s(self, error: WireError, call: UpstreamCall, attempt: int) -> float | None:
-        """Return how long to wait before a throttled call is sent again; None: do not."""
+        """Return how long to wait before a throttled call is sent again; None if it is not."""
         if error.code not in THROTTLES:
             return None
         if is_of_index(error.body):

@@ -74,7 +74,7 @@ class Background:
     def make_ready(self) -> None:
         """Check as `check_open` does. Renew the view if this process stood still.
 
-        A frozen function does so between calls.
+        A frozen function stands still between calls.
         """
         if self._is_closing or self._loop.is_forked or self.registry.refusal:
             self.check_open()
@@ -87,7 +87,7 @@ class Background:
             self.renew()
 
     def flush(self) -> None:
-        """Send the heat that was counted so far. If the bus is down, it is lost."""
+        """Send the heat that was counted so far. If the bus is down, this heat is lost."""
         reporter = self._inner.parts.reporter
         if reporter is not None:
             with suppress(HeatsinkError):

@@ -194,7 +194,7 @@ class Action:
     item that does not fit fails. The decorator takes a dataclass, a `msgspec.Struct`, a `TypedDict`
     or a pydantic model from the annotation of the handler's first parameter."""
     limits: tuple[Limit, ...] = ()
-    """The limits that every item of the action needs a place at: see `Limit`."""
+    """The limits at which every item of the action needs a place: see `Limit`."""
     process: bool = False
     """Whether the handler runs in a process of a pool, for work that needs a CPU for long. The
     handler must be a plain `def` at the top level of a module."""

@@ -101,7 +101,7 @@ class Bulk:
         self._singles = Singles(stores, self._patience, self.plan, self._limits, clock, rng)
 
     def adopt(self, new: BulkSettings, controls: Controls = NO_CONTROLS) -> None:
-        """Use the weights of `new` for new batches, its limits and the controls for all."""
+        """Use the weights of `new` for new batches, its limits and `controls` for all batches."""
         self.settings = replace(self.settings, weights=new.weights, limits=new.limits)
         self.controls = controls
 

@@ -435,7 +435,7 @@ class LimitUse(msgspec.Struct, frozen=True):
 
 
 class DeclaredLimits(msgspec.Struct, frozen=True):
-    """The limits of one process: the limits themselves, and which action has which."""
+    """The limits of one process, and the names of each action's limits."""
 
     limits: dict[str, Limit] = {}
     actions: dict[str, tuple[str, ...]] = {}

@@ -235,7 +235,7 @@ class PartitionRouter:
 
 
 class _RoutedCalls:
-    """The store `below`, but calls on partitions go to the partition's server."""
+    """The store `below`, with one difference: calls on partitions go to the partition's server."""
 
     def __init__(self, router: PartitionRouter, below: object) -> None:
         self._router = router
@@ -251,7 +251,7 @@ class _RoutedCalls:
 
 
 class _RoutedFleet:
-    """The fleet's store, but `own` goes to the partition's server. Adopts plans that it reads."""
+    """The fleet's store, but `own` calls the partition's server. Adopts plans that it reads."""
 
     def __init__(self, router: PartitionRouter, below: FleetStore) -> None:
         self._router = router

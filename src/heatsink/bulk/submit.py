@@ -244,7 +244,7 @@ class Submission:
             self._check_same(grouper.count)
 
     def _check_same(self, items: int) -> None:
-        """Raise `IdReused` unless the submitted items are those that the batch was accepted with.
+        """Raise `IdReused` unless the submitted items are those with which the batch was accepted.
 
         `items` is the number of submitted items.
         """

@@ -104,7 +104,7 @@ class ClusterNodes:
         return self._connections[host, port]
 
     async def topology(self) -> Topology:
-        """Ask a node for all nodes, each primary for its own state, and all how they are."""
+        """Ask one node for all nodes, each primary for its slots, and every node for its health."""
         nodes = await self._any_view()
         primaries = [node for node in nodes if node.is_primary and not node.is_failing]
         views = await asyncio.gather(

@@ -47,7 +47,7 @@ class SlotSize(msgspec.Struct, frozen=True):
 
 
 def size_of(keys: int, measured: Sequence[int]) -> SlotSize:
-    """Return the size of a slot with so many keys, of which some or all were measured."""
+    """Return the size of a slot with this number of keys, of which some or all were measured."""
     if not measured:
         return SlotSize(0, SLOT_BYTES, keys)
     largest, count = max(measured), len(measured)

@@ -154,7 +154,7 @@ class LoadWatch:
         return partition in self._idle and partition % IDLE_TURNS != self._turn % IDLE_TURNS
 
     def _note(self, partition: int, load: PartitionLoad | None) -> None:
-        """Remember a load. A partition is idle if it has no items and had none since before."""
+        """Remember a load. A partition is idle if it has no items and its load has not changed."""
         known = self._known.pop(partition, None)
         self._idle.discard(partition)
         if load is None:

@@ -372,7 +372,7 @@ class IndexMigration:
         return wrong
 
     def _mend(self, rows: list[Body]) -> Moves:
-        """Correct the shadow attributes that are wrong or missing. Returns in how many items."""
+        """Correct wrong or missing shadow attributes. Returns the number of corrected items."""
         calls: dict[str, deque[Need]] = {}
         for row in rows:
             call = self._mending(row)

@@ -147,7 +147,7 @@ def shown_page(answer: Body, places: ItemPlaces) -> Body:
 
 
 def without_local(parameters: Body) -> Body:
-    """Return a request for a page without filter, projection and what else the core evaluates."""
+    """Return a request for a page without what the core evaluates itself: filter, projection, …"""
     return {name: value for name, value in parameters.items() if name not in LOCAL_FIELDS}
 
 

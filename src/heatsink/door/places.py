@@ -451,7 +451,7 @@ class ItemPlaces:
 
 
 def adopting(registry: str, table: str) -> str:
-    """Return how a command about a table's adoption begins, to show in messages: no credentials."""
+    """Return the start of a command about a table's adoption, for messages, without credentials."""
     return f"heatsink adopt {quote(shown_url(registry))} {quote(table)}"
 
 

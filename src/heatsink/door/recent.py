@@ -65,7 +65,7 @@ class RecentPuts:
         self._warned_ms: int | None = None
 
     def is_due(self, rule: Rule) -> bool:
-        """Count a put. Return whether to look at it: at the first ones, and later at some."""
+        """Count a put. Return whether to look at it: yes for the first puts, and later for some."""
         if rule.time_of is None and (rule is not UNSPREAD or not self._prefixes):
             return False
         self._count += 1

@@ -311,7 +311,7 @@ class Rows:
         self.map.replace([old], new)
 
     def begin_merge(self, at: int) -> RowsMove:
-        """Start to move the rows of the partition that starts at `at` to the one before it."""
+        """Start to move the rows of the partition at `at` to the partition before it."""
         right = self.map.find(at)
         right.move = RowsMove(right, at, self.map.find(at - 1).items)
         return right.move

@@ -77,7 +77,7 @@ WORDS: dict[str, str] = {
     Kind.REDIS: "Redis server ",
     Kind.STARTED: "schedule ",
 }
-"""What people read before the name. For any other kind, it is the kind itself."""
+"""The words before the name in texts for people. For any other kind, the kind itself is used."""
 
 WITH_ROWS = frozenset(
     {Kind.KEY, Kind.POSTS, Kind.FOLLOWERS, Kind.FOLLOWING, Kind.TABLE, Kind.INDEX}

@@ -511,7 +511,7 @@ class Flight(Landing):
         self.waits_for: Flight | None = None
 
     def chain(self) -> Iterator[Flight]:
-        """Return this load, the load that it waits for, the load that that one waits for, …"""
+        """Return this load, the load for which it waits, the load for which that load waits, …"""
         flight: Flight | None = self
         while flight is not None:
             yield flight

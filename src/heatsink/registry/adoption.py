@@ -60,7 +60,7 @@ def is_leaving(view: View, table: str) -> bool:
 
 
 def has_notes(view: View, table: str) -> bool:
-    """Return whether a note lets the leader spread keys of a table, or did so before it left."""
+    """Return whether a note lets the leader spread a table's keys, or did before the table left."""
     return any(name == table for name, _ in _notes(view))
 
 

@@ -237,7 +237,7 @@ class Start(NamedTuple):
 
 @dataclass
 class Pass:
-    """Until `by_s`, items of these lanes may start without start times: they have no rate."""
+    """Until `by_s`, items of these lanes may start without start times: the lanes have no rate."""
 
     by_s: float = 0.0
 
@@ -423,7 +423,7 @@ class Lanes:
         await asyncio.gather(*calls)
 
     def _needy(self, now_s: float) -> list[tuple[str, Lane]]:
-        """Return the lanes that need start times. Of those that share a pass, one renews it."""
+        """Return the lanes that need start times. Of lanes that share a pass, one renews it."""
         needy = [each for each in self._lanes.items() if each[1].book_s <= now_s]
         renewing = {lane.base: (name, lane) for name, lane in needy if lane.is_free}
         return [*renewing.values(), *(each for each in needy if not each[1].is_free)]
@@ -565,7 +565,7 @@ class Lanes:
         return {need for name in names for need in self._places.book.needs(name)}
 
     def ended(self, places: Iterable[Place], is_elsewhere: bool = False) -> None:
-        """Return the places of ended items, or keep them for others; not if they run elsewhere."""
+        """Return the places of ended items; a lane may keep them, except if `is_elsewhere`."""
         for held, offset in places:
             if not held.lanes or self._places is None:
                 continue

@@ -208,7 +208,7 @@ class LimitPlaces:
         return self._seats.setdefault(need.limit, {}).setdefault(need.key, Seat())
 
     def _look(self, need: Need) -> Seat:
-        """Return the seat of a key, and make none: most lanes have no places and ask for none."""
+        """Return the seat of a key; make none, since most lanes have no places and ask for none."""
         return self._seats.get(need.limit, {}).get(need.key, NO_SEAT)
 
     def offered(self, limit: str, key: str) -> None:
@@ -268,7 +268,7 @@ class LimitPlaces:
     def stop_s(self) -> float:
         """The time at which the next lease is about to end.
 
-        Its items must then stop, unless it is renewed.
+        Its items must then stop, unless the lease is renewed.
         """
         seats = (seat for seats in self._seats.values() for seat in seats.values())
         return min((self._stop_s(seat) for seat in seats if not seat.is_cut), default=NEVER)
@@ -370,7 +370,7 @@ class LimitPlaces:
     async def _ask(self, limit: str, lanes: list[PlaceLane], wants: list[int]) -> None:
         """Request places at one limit.
 
-        Lower `wants`, the permits that lanes want, to what it grants.
+        Lower `wants`, the permits that lanes want, to what is granted.
         """
         known, now_s = self.book.limit(limit), self._clock.monotonic_s()
         seats, users = self._seats[limit], self._users(limit, lanes)

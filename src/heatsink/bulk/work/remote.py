@@ -469,7 +469,7 @@ class Desk:
             self._servers[need.limit] = answer.server
 
     async def _release(self, leases: Iterable[ItemLease]) -> None:
-        """Give back the places of items that have ended. What fails ends with its lease."""
+        """Give back the places of ended items. If a call fails, the places' leases will end."""
         for lease in leases:
             if not lease.needs:
                 continue

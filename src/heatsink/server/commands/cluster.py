@@ -586,7 +586,7 @@ async def _watch(
 
 
 def _state_words(balancer: Balancer, failures: int) -> tuple[str, str]:
-    """Return what a balancer has to say, and the kind of it: other figures alone are no news."""
+    """Return a balancer's report and its kind. If only figures change, the report is not new."""
     state = balancer.state
     if state is None:
         return "", ""

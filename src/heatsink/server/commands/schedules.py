@@ -160,7 +160,7 @@ def set_schedule(
     as_json: bool,
     **order: Any,
 ) -> None:
-    """Start ACTION at certain times. If a schedule has this NAME, only what is given changes."""
+    """Start ACTION at certain times. If there is a schedule NAME, only the given options change."""
     given = {key: of for key, of in order.items() if of is not None}
     if items is not None:
         given["items"] = _items(items)

@@ -196,7 +196,7 @@ def _supervise(
                 pass
 
     def mark(child: Child) -> str:
-        """Return what the leases of a child begin with: hosts of containers may have one name."""
+        """Return a start for the ids of a child's leases: containers may share a host name."""
         return f"{family}{child.earlier:08x}"
 
     def work(child: Child, ready: Ready) -> None:
@@ -267,7 +267,7 @@ def find_actions(spec: str) -> Actions:
 
 
 def _is_absent(module_name: str, error: BaseException) -> bool:
-    """Return whether the module itself does not exist, and not one that it imports."""
+    """Return whether the module itself is missing, and not a module that it imports."""
     names = (module_name, module_name.partition(".")[0])
     return isinstance(error, ModuleNotFoundError) and error.name in names
 

@@ -102,7 +102,7 @@ class DoorLimits(ConnectionLimits, frozen=True):
 
 
 def _endpoints(host: str) -> bytes:
-    """Return the door as the only endpoint, so that no client goes past it to the one behind."""
+    """Return the door as the only endpoint, so that no client goes past the door to DynamoDB."""
     return encode({"Endpoints": [{"Address": host, "CachePeriodInMinutes": ENDPOINT_MINUTES}]})
 
 

@@ -179,7 +179,7 @@ async def _check_upstream(client: DynamoClient, endpoint: str) -> None:
 
 
 def skip_in_collections() -> None:
-    """Let garbage collections skip all objects that are here now: they stay until the end."""
+    """Let garbage collections skip all present objects, since these stay until the process ends."""
     gc.collect()
     gc.freeze()
 

@@ -208,7 +208,7 @@ class Connection:
         return await driver.execute_command(*words) if words else None
 
     async def _execute_all(self, commands: Sequence[tuple[Word, ...]]) -> list[Any]:
-        """Run commands in a pipeline; in a cluster side by side, since they are for many nodes."""
+        """Run commands in a pipeline; in a cluster concurrently, since they are for many nodes."""
         driver = self._driver or await self._open()
         if self._address.kind == "cluster" or len(commands) == 1:
             calls = (driver.execute_command(*words) for words in commands)

@@ -98,7 +98,7 @@ class RedisBus:
         self._last = b"%d-0" % max(newest[0] - int(1000 * START_S), 0)
 
     async def _notice_a_wipe(self) -> None:
-        """If Redis was wiped and its clock set back, new entries have ids below the last one."""
+        """After a wipe of Redis with its clock set back, new ids are below the last id read."""
         if (0, 0) < await self._newest() < order_of(self._last):
             await self._start()
 

@@ -56,7 +56,7 @@ class ScheduleLine(msgspec.Struct, frozen=True):
 
 
 class ScheduleDetails(ScheduleLine, frozen=True):
-    """A schedule with the items of each batch: all that a call needs that sets it again."""
+    """A schedule with the items of each batch: all that is needed to set the schedule again."""
 
     item_values: list[Any] | None = None
     """The items of each batch; null if the schedule names none."""

@@ -158,6 +158,6 @@ class _QueueLooks:
 
 
 def _moved(line: PartitionLine) -> tuple[int, ...]:
-    """Return counts of a queue partition of which one changes whenever an item moves."""
+    """Return counts of a queue partition. Whenever an item moves, at least one of them changes."""
     waiting = (line.runnable, line.limited, line.delayed, line.in_flight)
     return (*waiting, line.claimed, line.done, line.failed, line.retried)

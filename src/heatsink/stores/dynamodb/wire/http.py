@@ -356,7 +356,7 @@ class GuardedConnection(WireConnection):
 
 
 async def close_all(server: asyncio.Server | None, crowd: Crowd) -> None:
-    """Stop to accept connections, and close those that are open."""
+    """Stop accepting connections, and close those that are open."""
     if server is not None:
         await stop_accepting(server)
         server.close()

@@ -24,7 +24,7 @@ _WORDS = 3  # of an answer for each ask
 
 
 def own_name() -> str:
-    """Return an empty name, which tells a script to use the server's own. Tests pass another."""
+    """Return an empty name: then a script uses the server's own name. Tests pass another name."""
     return ""
 
 
