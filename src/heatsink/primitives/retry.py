@@ -5,8 +5,8 @@ together. `jitter` is the random share of a pause. With 1 (full jitter) a pause 
 its ceiling; with 0.5 it has at least half of the ceiling.
 
 The caller decides what to repeat and for how long. Before each pause, the caller's `check` gets the
-refusal as `FailedAttempt`. To give up, for example at a deadline, after some number of attempts or
-when closed, `check` raises an error.
+refusal as `FailedAttempt`. To give up, `check` raises an error: for example at a deadline, after
+some number of attempts, or when the caller is closed.
 """
 
 from __future__ import annotations

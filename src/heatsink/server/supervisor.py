@@ -49,8 +49,8 @@ class Supervisor:
     """Starts processes, restarts those that die, and replaces all at SIGHUP.
 
     `work` is the function that each process runs. Its arguments are the `Child`, and a function to
-    call when the process is ready. When a child dies, a process of its own calls `died`, so that
-    the parent only waits for signals. Messages call a process `what`.
+    call when the process is ready. When a child dies, a separate process calls `died`, so that the
+    parent only waits for signals. Messages call a process `what`.
     """
 
     def __init__(
