@@ -9,7 +9,7 @@ from heatsink.client.blocking_calls import BlockingCalls
 from heatsink.client.connect import connect
 from heatsink.client.loop_thread import LoopThread
 from heatsink.client.settings import ConnectOptions
-from heatsink.door.drivers import is_thawed
+from heatsink.door.drivers import Thawing, is_thawed
 from heatsink.errors import Closed, HeatsinkError
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Subject
@@ -38,6 +38,7 @@ class Background:
         self.tracker = inner.parts.tracker
         self.counts = inner.parts.table_counts
         self._backoff = inner.parts.backoff
+        self._thawing = Thawing(self.registry.renew, self._backoff, self._clock)
         self._is_closing = False
 
     def check_open(self) -> None:
@@ -78,13 +79,12 @@ class Background:
         """
         if self._is_closing or self._loop.is_forked or self.registry.refusal:
             self.check_open()
-        if is_thawed(self.registry):
-            self.renew()
+        self.thaw()
 
     def thaw(self) -> None:
         """Renew the view if this process stood still."""
         if is_thawed(self.registry):
-            self.renew()
+            self._loop.call(self._thawing.renew)
 
     def flush(self) -> None:
         """Send the heat that was counted so far. If the bus is down, this heat is lost."""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from heatsink.errors import HeatsinkError, answer_of
+from heatsink.primitives.clock import Clock
 from heatsink.registry.layouts import Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -35,6 +36,7 @@ from .protocol import (
 
 TOO_MANY = 429
 JUST_NOW_S = 0.1
+FAILING_S, MOMENT_S = 30.0, 1.0
 
 
 class BlockingRegistry(Protocol):
@@ -174,6 +176,32 @@ def is_thawed(registry: Registry) -> bool:
     if registry.view.horizon_ms >= registry.now_ms():
         return False
     return not registry.is_fresh(JUST_NOW_S)
+
+
+class Thawing:
+    """Renews a view that is out of date, before a request uses it.
+
+    If the registry did not answer the last time, a request waits only a moment for it. Otherwise
+    each of the many retries of an SDK would wait until the deadline.
+    """
+
+    def __init__(self, renew: Callable[[], Awaitable[object]], backoff: Backoff, clock: Clock):
+        self._renew = renew
+        self._backoff = backoff
+        self._clock = clock
+        self._failed_s = float("-inf")
+
+    async def renew(self) -> None:
+        """Renew the view. Raises the error of the registry's store."""
+        deadline_s, now_s = self._backoff.deadline_s(), self._clock.monotonic_s()
+        if now_s < self._failed_s + FAILING_S:
+            deadline_s = min(deadline_s, now_s + MOMENT_S)
+        try:
+            await self._backoff.call(self._renew, "", deadline_s)
+        except HeatsinkError:
+            self._failed_s = self._clock.monotonic_s()
+            raise
+        self._failed_s = float("-inf")
 
 
 def check_ahead(need: Reach, now_ms: int) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from heatsink.client.heatsink import Heatsink
 from heatsink.door.core import OPERATIONS, Core
 from heatsink.door.declaration import SpreadTable, check_sample, described, no_table, sampling
-from heatsink.door.drivers import AsyncDriver, OwnRegistry, is_thawed, of_heatsink
+from heatsink.door.drivers import AsyncDriver, OwnRegistry, Thawing, is_thawed, of_heatsink
 from heatsink.door.forms import PARTIQL
 from heatsink.door.keys import subject_in, table_of
 from heatsink.door.places import adopting
@@ -152,6 +152,7 @@ class Spreading:
         self._registry = parts.registry
         self._tracker = parts.tracker
         self._backoff = parts.backoff
+        self._thawing = Thawing(self._registry.renew_shared, parts.backoff, clock)
         seed, counts = self._registry.meta.seed, parts.table_counts
         self._core = Core(tables, self._registry.view, seed, parts.tracker, url, counts)
         self._url = url
@@ -168,8 +169,7 @@ class Spreading:
             return passed(await self._client.forward(operation, body))
         self._registry.check()
         if is_thawed(self._registry):
-            renew, deadline_s = self._registry.renew_shared, self._backoff.deadline_s()
-            await self._backoff.call(renew, "", deadline_s)
+            await self._thawing.renew()
         if parameters is None:
             try:
                 parameters = decode(body)
