@@ -7,6 +7,7 @@ from random import Random
 from typing import cast
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 from heatsink.cluster.answers import SlotMigration, Topology
@@ -22,6 +23,7 @@ from .checked_cluster import LARGE, LIMITS, SLOTS, SMALL, Cluster
 
 SLOT = 5
 LEASE_S = LEASE_MS / 1_000
+SLOW = msgspec.structs.replace(LIMITS, bytes_s=LARGE / 60)
 
 
 class SteadyCluster(Cluster):
@@ -110,6 +112,27 @@ def test_a_move_is_cut_to_what_is_left_of_the_hour() -> None:
         reports = await reports_of(cluster, clock, move, MoveLimits(slots_per_hour=3))
         assert sum(len(each.job.slots) for each in reports if not each.error) == 3
         assert "3 slots may move in an hour" in reports[-1].error
+        assert reports[-1].job.slots == tuple(slots[3:])
+
+    play(test)
+
+
+def test_slots_that_have_moved_are_not_among_those_that_a_failure_left() -> None:
+    """A node fails after the first of two migrations."""
+
+    async def test(cluster: SteadyCluster, clock: SkewedClock) -> None:
+        slots = [slot for slot, own in cluster.owner.items() if own == cluster.owner[SLOT]][:4]
+        move = SlotMove(tuple(slots), cluster.owner[SLOT], cluster.move().target, 0, "a test")
+        cluster.cpu = dict.fromkeys(cluster.cpu, 0.1)
+        cluster.keys_of = dict.fromkeys(cluster.keys_of, 1)
+        mover = SlotMover(cluster, msgspec.structs.replace(LIMITS, job_slots=2), clock)
+        reports = []
+        async for report in carry_out_each(mover, (move,), clock):
+            reports.append(report)
+            cluster.failed_s[move.source] = clock.monotonic_s()
+            cluster.failing.add(move.source)
+        assert [bool(each.error) for each in reports] == [False, True]
+        assert [each.job.slots for each in reports] == [tuple(slots[:2]), tuple(slots[2:])]
 
     play(test)
 
@@ -127,9 +150,28 @@ def test_the_pause_counts_from_the_beginning_of_the_migration() -> None:
                 clock.stall(5.0)
 
         cluster.before_migrations = wait
-        await mover.carry_out(move, await mover.check())
+        topology = await mover.check()
+        await mover.carry_out(move, topology)
+        await mover.pause(topology)
         began_s = cluster.begun_s[cluster.jobs[-1].name]
         assert clock.monotonic_s() >= began_s + LARGE / LIMITS.bytes_s
+
+    play(test)
+
+
+def test_a_migration_is_reported_before_the_pause_that_holds_the_rate() -> None:
+    """The pause may last for minutes, and a process that is stopped there has recorded the move."""
+
+    async def test(cluster: SteadyCluster, clock: SkewedClock) -> None:
+        cluster.sizes_of[SLOT] = LARGE
+        mover = SlotMover(cluster, SLOW, clock)
+        reported_s = [
+            clock.monotonic_s() async for _ in carry_out_each(mover, (cluster.move(),), clock)
+        ]
+        began_s = cluster.begun_s[cluster.jobs[-1].name]
+        pause_s = LARGE / SLOW.bytes_s
+        assert [each < began_s + pause_s / 2 for each in reported_s] == [True]
+        assert clock.monotonic_s() >= began_s + pause_s
 
     play(test)
 

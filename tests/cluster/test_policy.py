@@ -502,6 +502,14 @@ def test_a_drained_node_is_emptied_at_once_within_the_limit_of_a_plan() -> None:
     assert {move.source for move in plan.moves} == {"n0"}
 
 
+def test_idle_slots_of_a_drained_node_do_not_all_go_to_one_node() -> None:
+    nodes = [node(0, cores=0.0), *(node(number) for number in range(1, 4))]
+    load = zipf(1, 0.8, nodes, 0.3, keys=20)
+    plan = plan_moves(load, SlotRules(slots_max=16_384))
+    counts = Counter(slot.node for slot in after(load, plan).slots)
+    assert max(counts.values()) < 1.25 * SLOTS / 3
+
+
 def test_nothing_moves_to_nodes_without_capacity() -> None:
     none = [node(number, cores=0.0) for number in range(3)]
     assert "cores=0" in plan_moves(even(none), RULES).why

@@ -135,6 +135,7 @@ async def test_what_has_moved_before_ctrl_c_is_printed(
         await soon(lambda: output.read_text().count("  moved ") >= 2, "slots move")
         started[0].send_signal(signal.SIGINT)
         await soon(lambda: started[0].poll() is not None, "the command ends")
+        assert "The servers finish or undo a migration" in output.read_text()
     assert before - await _count_of(nodes, owner) >= output.read_text().count("  moved ") >= 2
     assert "Traceback" not in output.read_text()
 

@@ -203,7 +203,7 @@ def counted_in(answer: Sequence[Any], owner: str, address: str) -> dict[int, Slo
         if "cpu-usec" not in counted:
             raise NoSlotStatistics(
                 f"{address} does not count the CPU time of slots: set {SETTING} to yes on all "
-                "nodes, or run `heatsink cluster look URL --enable`",
+                "nodes (`heatsink cluster look URL --enable` does it)",
                 can_enable=True,
             )
         found[slot] = SlotCounters(

@@ -182,7 +182,7 @@ class SlotMover:
         source = await self._cluster.memory(move.source, topology)
         if move.relieves and source.is_relieved:
             return Cut(*3 * [_part(move, (), {})])
-        slots_max = max(min(self._limits.job_slots, self.room()), 1)
+        slots_max = min(self._limits.job_slots, self.room())
         limits = msgspec.structs.replace(self._limits, job_slots=slots_max)
         slots = move.slots[:slots_max]
         await self.measure(move.source, slots, topology)
@@ -193,13 +193,13 @@ class SlotMover:
         bounds = Bounds(target.room, target.headroom, copy, burst)
         return cut_job(move, sizes, bounds, limits)
 
-    def check_room(self, job: SlotMove) -> None:
-        """Raise `Unsafe` if the hour's budget or the time of the day forbids this migration."""
+    def check_room(self) -> None:
+        """Raise `Unsafe` if the hour's budget or the time of the day forbids a migration now."""
         if not self._limits.allows(self._clock.now_s()):
-            raise Unsafe(f"the rest moves later: slots move from {self._limits.day_words} (UTC)")
-        if len(job.slots) > self.room():
+            raise Unsafe(f"these move later: slots move from {self._limits.day_words} (UTC)")
+        if self.room() < 1:
             most = self._limits.slots_per_hour
-            raise Unsafe(f"the rest moves later: {most:,} slots may move in an hour")
+            raise Unsafe(f"these move later: at most {most:,} slots may move in an hour")
 
     def room(self) -> int:
         """Return how many slots may still move in this hour."""
@@ -237,7 +237,7 @@ class SlotMover:
         """
         topology = await self._checked()
         if self._unpaid:
-            await self._pay(topology)
+            await self.pause(topology)
             topology = await self._checked()
         return topology
 
@@ -281,33 +281,34 @@ class SlotMover:
         """Migrate the slots of one job, and wait until they are safe on their new owner.
 
         `topology` is the topology that `check` returned. Returns how many bytes the target has
-        received. Raises `Unsafe` if the cluster has changed since the plan was made, and
-        `Unavailable` if the migration fails. Then the source still owns the slots.
+        received: `pause` then waits until these are within the rate. Raises `Unsafe` if the cluster
+        has changed since the plan was made, and `Unavailable` if the migration fails. Then the
+        source still owns the slots.
         """
         self._still_right(job, topology)
         before = (await self._cluster.memory(job.target, topology)).received
         most = max(job.most, job.size)
         self._unpaid = _Unpaid(job.target, self._clock.monotonic_s(), most, before)
         await self._migrate(job, topology)
-        return await self._pay(topology)
+        return await self._moved(self._unpaid, topology)
 
-    async def _pay(self, topology: Topology) -> int:
-        """Wait until the last migration, which has ended, is within the rate. Return its bytes.
-
-        If the target does not say what it has received, this assumes the upper bound.
-        """
-        last = self._unpaid
-        if last is None:
-            return 0
-        moved, now = last.most, None
-        with suppress(Unavailable):
-            now = (await self._cluster.memory(last.target, topology)).received
-        if now is not None and last.received is not None and now >= last.received:
-            moved = now - last.received
-        spent_s = self._clock.monotonic_s() - last.began_s
+    async def pause(self, topology: Topology) -> None:
+        """Wait until the last migration, which has ended, is within the rate."""
+        if self._unpaid is None:
+            return
+        moved = await self._moved(self._unpaid, topology)
+        spent_s = self._clock.monotonic_s() - self._unpaid.began_s
         await self._clock.sleep(max(moved / self._limits.bytes_s - spent_s, 0.0))
         self._unpaid = None
-        return moved
+
+    async def _moved(self, last: _Unpaid, topology: Topology) -> int:
+        """Return the bytes of a migration, or their upper bound if its target does not say."""
+        now = None
+        with suppress(Unavailable):
+            now = (await self._cluster.memory(last.target, topology)).received
+        if now is None or last.received is None or now < last.received:
+            return last.most
+        return now - last.received
 
     async def _migrate(self, job: SlotMove, topology: Topology) -> None:
         source = await self._cluster.memory(job.source, topology)
@@ -457,15 +458,17 @@ async def carry_out_each(
 ) -> AsyncIterator[MoveReport]:
     """Carry out moves in order, and yield a report after each migration.
 
-    Leaves out slots for which there is no room, and reports them. Stops at the first migration that
-    fails, or when the budget is used up. Before each migration the cluster is checked. After a
-    fail-over the remaining moves are dropped, because the loads were measured before the fail-over.
+    The report comes before the pause that holds the rate: whoever is stopped in the pause has
+    recorded the migration. Leaves out slots for which there is no room, and reports them. Stops at
+    the first migration that fails, or when the budget is used up; that report names all slots of
+    the move that did not move. Before each migration the cluster is checked. After a fail-over the
+    remaining moves are dropped, because the loads were measured before the fail-over.
     """
     planned: set[str] | None = None
     for move in moves:
-        job = rest = move
+        rest = move
         while rest.slots:
-            began_s = clock.monotonic_s()
+            job, began_s = rest, clock.monotonic_s()
             try:
                 topology = await mover.check()
                 if not leads():
@@ -474,6 +477,7 @@ async def carry_out_each(
                 if planned not in (None, primaries):
                     raise Unsafe("a primary has changed since the plan was made: plan again")
                 planned = primaries
+                mover.check_room()
                 cut = await mover.next_job(rest, topology)
                 job, rest = cut.job, cut.rest
                 if cut.skipped.slots:
@@ -481,12 +485,13 @@ async def carry_out_each(
                     yield MoveReport(cut.skipped, 0.0, clock.now_s(), why)
                 if not job.slots:
                     continue
-                mover.check_room(job)
+                mover.check_room()  # measuring takes time
                 moved = await mover.carry_out(job, topology)
             except HeatsinkError as error:
                 yield MoveReport(job, clock.monotonic_s() - began_s, clock.now_s(), str(error))
                 return
             yield MoveReport(job, clock.monotonic_s() - began_s, clock.now_s(), moved=moved)
+            await mover.pause(topology)
 
 
 def no_room(skipped: SlotMove, topology: Topology) -> str:

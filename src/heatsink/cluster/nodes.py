@@ -105,7 +105,7 @@ class ClusterNodes:
 
     async def topology(self) -> Topology:
         """Ask one node for all nodes, each primary for its slots, and every node for its health."""
-        nodes = await self._any_view()
+        nodes = sorted(await self._any_view(), key=lambda node: (node.host, node.port))
         primaries = [node for node in nodes if node.is_primary and not node.is_failing]
         views = await asyncio.gather(
             *(self._view(self.to(node)) for node in primaries), return_exceptions=True

@@ -40,6 +40,7 @@ HALF = 0.5  # of its node's load: a slot with this much stays, and its neighbour
 IDLE = 0.02  # of the mean slot's load: a slot with less stays where it is
 ALIKE = 0.9  # of the best gain: among such moves, the cheapest wins
 GAIN = 0.2  # of a unit's load: its move must make the busier node less busy by at least this
+STEP = 0.02  # of the mean load: nodes within one step count as equally busy
 RANGE_COST = 64 * 1024  # bytes: a new range of slots counts like so much data to move
 TOGETHER = 128  # maximum number of slots that leave a drained or a full node in one piece
 PIECES = 4  # a piece is one slot, or at most 1/PIECES of the data that must leave a full node
@@ -177,7 +178,7 @@ def _plan(load: ClusterLoad, rules: SlotRules, resting: Collection[int]) -> Plan
     is_idle = board.busiest_used < rules.idle
     if is_idle and not board.drained and not board.crowded:
         why = f"the busiest node uses {board.busiest_used:.1%} of its capacity: too little to act"
-        return Plan(before, before, why=why)
+        return Plan(before, before, why=f"{why} (below idle, {rules.idle:.1%})")
     ceiling = board.ceiling()
     ratios, kept = board.ratios, set[str]()
     while True:
@@ -355,7 +356,12 @@ class _Board:
         self, unit: _Unit, source: str, ranges_max: float = math.inf
     ) -> _Pick | None:
         """Move a unit to the least busy node that has room; None if there is none."""
-        targets = sorted(self._nodes.keys() - {source}, key=self._order)
+
+        def order(node: str) -> tuple[int, int, str]:  # not all idle slots to one node
+            step = round(self.used(node) / (STEP * self._mean)) if self._mean else 0
+            return step, len(self._slots[node]), node
+
+        targets = sorted(self._nodes.keys() - {source}, key=order)
         target = next((node for node in targets if self._has_room(node, source, unit)), None)
         added = self._added_ranges(unit, target) if target else 0
         if target is None or (added > 0 and self._ranges + added > ranges_max):

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -59,48 +59,31 @@ from .store import publish_in
 HOTTEST = 10
 KEYS = 3
 SLOTS_SHOWN = 60  # characters in a line
+INTERRUPTED = (
+    "heatsink: interrupted. The servers finish or undo a migration that is running by themselves. "
+    "To go on, run the command again."
+)
 
 
-class Slots(click.ParamType[Any]):
-    """Slots and ranges of slots: `5,7-9`."""
+class Parsed(click.ParamType[Any]):
+    """A value that `parse` reads from a text, or refuses with `InvalidSetting`."""
 
-    name = "slots"
-
-    def convert(self, value: Any, *_: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return parse_slots(value)
-        except InvalidSetting as error:
-            self.fail(str(error))
-
-
-class DayHours(click.ParamType[Any]):
-    """A part of the day in UTC: `22:00-06:00`."""
-
-    name = "hours"
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
     def convert(self, value: Any, *_: Any) -> Any:
         if not isinstance(value, str):
             return value
         try:
-            return parse_hours(value)
+            return self._parse(value)
         except InvalidSetting as error:
             self.fail(str(error))
 
 
-class Cores(click.ParamType[Any]):
-    """A node and its capacity: `10.0.0.1:6379=2`."""
-
-    name = "node=cores"
-
-    def convert(self, value: Any, *_: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return parse_cores(value)
-        except InvalidSetting as error:
-            self.fail(str(error))
+SLOT_RANGES = Parsed("slots", parse_slots)
+DAY_HOURS = Parsed("hours", parse_hours)
+CORES_OF = Parsed("node=cores", parse_cores)
 
 
 @click.group()
@@ -119,7 +102,7 @@ ENABLE = click.option(
 )
 CORES = click.option(
     "--cores",
-    type=Cores(),
+    type=CORES_OF,
     multiple=True,
     help="CPU capacity of a node, as in 10.0.0.1:6379=2; may be repeated. Others have 1; 0 drains.",
 )
@@ -345,7 +328,7 @@ async def _as_json(
     help="Do nothing while the busiest node uses less than this share of its CPU.",
 )
 @click.option("--stop", type=Number(1, 10), default=1.10, help="Busiest ÷ mean to stop at.")
-@click.option("--pinned", type=Slots(), help="Slots that never move: 5,7-9.")
+@click.option("--pinned", type=SLOT_RANGES, help="Slots that never move: 5,7-9.")
 @click.option(
     "--keys-max",
     type=WholeRange(1, 10**12),
@@ -372,7 +355,7 @@ async def _as_json(
     help="Megabytes of a node without maxmemory, such as the limit of its container.",
 )
 @click.option("--commands", is_flag=True, help="Also print the commands that move the slots.")
-@click.option("--hours", type=DayHours(), help="When slots may move, in UTC: 22:00-06:00.")
+@click.option("--hours", type=DAY_HOURS, help="When slots may move, in UTC: 22:00-06:00.")
 @json_option
 def balance(url: str, as_json: bool, **options: Any) -> None:
     """Plan which slots of the cluster at URL should move, and with --apply move them.
@@ -454,7 +437,7 @@ async def _once(
             shown(msgspec.to_builtins(plan) | named)
         return
     reports: list[MoveReport] = []
-    with progress_bar() as bar:
+    with progress_bar() as bar, _interrupted_words():
         task = bar.add_task("moving slots", total=None)
         async for report in carry_out_each(mover, plan.moves, clock):
             reports.append(report)
@@ -471,6 +454,16 @@ async def _once(
         click.echo(f"The busiest node has {now.before:.2f} × the mean load now.")
     if any(report.error for report in reports):
         click.get_current_context().exit(1)
+
+
+@contextmanager
+def _interrupted_words() -> Iterator[None]:
+    """Say after Ctrl-C during the block what becomes of a migration that is running."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        click.echo(INTERRUPTED, err=True)
+        raise
 
 
 async def _planned(
