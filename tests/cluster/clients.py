@@ -23,6 +23,7 @@ S = 1.1
 KEYS = 2_000
 HOT = 30  # so many of the hottest keys are on one node at first
 IN_FLIGHT_MAX = 500
+PROBERS, PROBES = 8, 100
 ROWS = 100
 
 
@@ -52,6 +53,18 @@ class ZipfLoad:
         """Make every list, so that all nodes have data."""
         for name in self._keys:
             await self._client.rpush(name, *range(self._rows))
+
+    async def capacity(self) -> float:
+        """Measure how many requests a second this machine carries now, in a closed loop."""
+        began_s = time.monotonic()
+
+        async def ask() -> None:
+            for _ in range(PROBES):
+                await self._request(time.monotonic())
+
+        await asyncio.gather(*(ask() for _ in range(PROBERS)))
+        self.latencies.clear()
+        return PROBERS * PROBES / (time.monotonic() - began_s)
 
     async def run(self, per_s: float, stop: asyncio.Event) -> None:
         """Send requests at this rate until `stop`, whether the answers come or not."""
