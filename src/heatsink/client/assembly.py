@@ -252,7 +252,7 @@ class Assembly:
     async def _follow_settings(self, reporter: Reporter) -> None:
         """Adopt changes of the deployment's settings, for ever.
 
-        Also warn of settings with which this process was started and which are not in force.
+        Also warn if this process was started with settings that are not in force.
         """
         adopted = None
         while True:

@@ -323,7 +323,7 @@ class _Board:
     def relieving(self) -> Iterator[_Pick]:
         """Move slots away from nodes that are nearly full, most data for the least load first.
 
-        A piece with more data than has to leave moves only if no smaller one can.
+        If a piece holds more data than the node must give up, it moves only if no smaller piece can.
         """
         left = self._rules.slots_max
         for source, excess in sorted(self.crowded.items(), key=lambda each: -each[1]):

@@ -497,7 +497,7 @@ class Teller:
         self._telling = asyncio.Lock()
 
     async def tell(self, meta: Meta, notice: bytes) -> None:
-        """Publish the pair of `meta`, all log entries that were not published yet, and the notice.
+        """Publish the pair in `meta`, the notice, and all log entries that are not published yet.
 
         The leader calls this on two schedules. A lock keeps the pairs in order. In a large fleet, a
         call soon after the last publication does nothing: the next call is soon enough.

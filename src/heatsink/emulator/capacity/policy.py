@@ -2,7 +2,7 @@
 
     hot for long enough ─┬─ it holds one key ──────────────▶ CannotHelp: spread the key
                          ├─ no more partitions allowed ────▶ CannotHelp
-                         ├─ one key is most of the heat ───▶ Isolate that key
+                         ├─ one key causes most of it ─────▶ Isolate that key
                          └─ else ──────────────────────────▶ Split at the median of the heat
     both neighbours calm for long enough ──────────────────▶ Merge
 

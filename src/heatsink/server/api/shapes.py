@@ -420,7 +420,11 @@ class DecisionLine(msgspec.Struct, frozen=True):
 
 
 class DecisionList(msgspec.Struct, frozen=True):
-    """Decisions, newest first. Pass `before` to get older ones; null means there are none."""
+    """Decisions, newest first.
+
+    To get older ones, pass the `before` of this answer in the next request. If `before` is null,
+    there are no older ones.
+    """
 
     decisions: list[DecisionLine]
     before: int | None
