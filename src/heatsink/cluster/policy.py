@@ -4,12 +4,10 @@ A node is as busy as its busiest resource: CPU or network, and as busy as its bu
 planner takes slots from the busiest node and gives them to the coolest, one by one, while this
 makes the busier of the two less busy. If several moves help about equally, the planner prefers
 moves with fewer bytes, fewer writes and fewer new ranges of slots. A slot that makes up half of its
-node's load stays. The other slots of this node leave instead, so that the slot gets the node for
-itself.
+node's load stays. The other slots leave instead, so that the slot gets the node for itself.
 
-No slot moves without gain. A slot with hardly any load stays, since its move would cost the copy of
-its data and bring nothing. If the slots that could leave a node would together not make it
-noticeably less busy, they all stay.
+No slot moves without gain. A slot with hardly any load stays: to copy its data would bring nothing.
+If the slots that could leave a node would together not make it noticeably less busy, all stay.
 
 Loads are measured with noise, which must not send slots back and forth. So a slot stays if its move
 would mostly exchange the roles of two nodes (`GAIN`). If two nodes are both busy, slots go from one
@@ -323,7 +321,7 @@ class _Board:
     def relieving(self) -> Iterator[_Pick]:
         """Move slots away from nodes that are nearly full, most data for the least load first.
 
-        If a piece holds more data than the node must give up, it moves only if no smaller piece can.
+        A piece that holds more data than the node must give up moves only if no smaller one can.
         """
         left = self._rules.slots_max
         for source, excess in sorted(self.crowded.items(), key=lambda each: -each[1]):

@@ -76,7 +76,7 @@ class SpreadNote(msgspec.Struct, frozen=True):
     position: dict[str, Any] | None = None
 
     def at(self, step: Step, now_ms: int) -> SpreadNote:
-        """Return a copy of this note that has advanced to `step`. The new step began at `now_ms`."""
+        """Return a copy of this note that has advanced to `step`, a step that began at `now_ms`."""
         return msgspec.structs.replace(self, step=step, since_ms=now_ms, position=None)
 
 
