@@ -199,6 +199,23 @@ async def test_a_newer_format_asks_for_an_upgrade(
         await opened(store, clock)
 
 
+async def test_a_view_is_as_old_as_the_request_that_renewed_it(
+    store: MemoryRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may stand still between the answer's arrival and the moment it takes the answer."""
+    registry, read = await opened(store, clock), store.meta
+
+    async def meta() -> Reading:
+        reading = await read()
+        await clock.advance(60)
+        return reading
+
+    monkeypatch.setattr(store, "meta", meta)
+    await registry.renew()
+    assert not registry.is_current(59)
+    assert registry.is_current(61)
+
+
 async def test_an_id_past_the_horizon_waits_for_a_renewal(
     store: MemoryRegistry, clock: ManualClock
 ) -> None:

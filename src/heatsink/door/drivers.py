@@ -175,7 +175,7 @@ def is_thawed(registry: Registry) -> bool:
     """
     if registry.view.horizon_ms >= registry.now_ms():
         return False
-    return not registry.is_fresh(JUST_NOW_S)
+    return not registry.is_current(JUST_NOW_S)
 
 
 class Thawing:

@@ -182,6 +182,8 @@ class Reading(msgspec.Struct, frozen=True):
     meta: Meta
     store_ms: int
     verdict: Verdict | None = None
+    asked_s: float = float("-inf")
+    """When META was asked for, on this process's monotonic clock."""
 
 
 class Reasons(MutableMapping[str, Decision]):

@@ -144,7 +144,7 @@ class Registry:
         self._latency = Latency()
         self.time = Timekeeper()
         self.behind_ms_max = BEHIND_MS_MAX
-        self._renewed_s = self._asked_s = float("-inf")
+        self._renewed_s = self._asked_s = self._known_s = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
         self._changing = asyncio.Lock()
@@ -199,7 +199,7 @@ class Registry:
         """
         asked_s, known = self._clock.monotonic_s(), (self.view.version, self.view.horizon_ms)
         try:
-            reading = await question
+            reading = structs.replace(await question, asked_s=asked_s)
             self._latency.note(self._clock.monotonic_s() - asked_s)
         except NoRegistry:
             self.refusal = WIPED
@@ -241,6 +241,7 @@ class Registry:
             await self._apply_log(meta.version)
         self.view.adopt(meta.closed_ms, meta.version)
         self._renewed_s = self._asked_s = asked_s
+        self._known_s = max(self._known_s, reading.asked_s)
 
     async def _apply_log(self, upto: int) -> None:
         entries = await self._store.log(self.view.version, upto)
@@ -354,10 +355,7 @@ class Registry:
         return self._listener is not None
 
     def standby_s(self, at_least_s: float) -> float:
-        """Return how many seconds a standby coordinator waits between two checks of the lease.
-
-        Without news, the result is `at_least_s`. With news, it is longer in a larger fleet.
-        """
+        """Return the seconds between two checks of the lease: with news, more in a large fleet."""
         return self._listener.standby_s(self.servers, at_least_s) if self._listener else at_least_s
 
     async def reach(self, time_ms: int, deadline_s: float) -> None:
@@ -374,8 +372,7 @@ class Registry:
             is_future = ahead_ms > FUTURE_MS_MAX and time_ms > self.now_ms() + FUTURE_MS_MAX
             if is_future and not self.time.doubt:
                 ahead = duration(ahead_ms / 1000)
-                wrong = f"is {ahead} from the future: check the clock that made it"
-                raise InvalidId(wrong=wrong)
+                raise InvalidId(wrong=f"is {ahead} from the future: check the clock that made it")
             pause_s = min(max(ahead_ms / 1000, 0.01), FOLLOW_S)
             if self._clock.monotonic_s() + pause_s >= deadline_s:
                 cause = self.time.doubt or "the registry's closed time does not advance: retry"
@@ -404,11 +401,12 @@ class Registry:
         """Return whether the view was renewed in the last `within_s` seconds."""
         return self._clock.monotonic_s() - self._renewed_s < within_s
 
-    async def renew_shared(self) -> None:
-        """Renew the view. Concurrent callers share one renewal.
+    def is_current(self, within_s: float) -> bool:
+        """Return whether the view shows the registry as it was in the last `within_s` seconds."""
+        return self._clock.monotonic_s() - self._known_s < within_s
 
-        If a caller is cancelled, the renewal continues for the other callers.
-        """
+    async def renew_shared(self) -> None:
+        """Renew the view. Concurrent callers share a renewal, which outlasts a cancelled caller."""
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.ensure_future(self.keep_up(urgent=True))
             self._renewal.add_done_callback(_retrieve)
