@@ -138,7 +138,7 @@ def test_a_refusal_arrives_while_the_file_is_still_sent(server: Served, tmp_path
     ("words", "complaint"),
     [
         (("", "i.csv"), "Invalid value for 'ACTION': the value is empty"),
-        (("picky", "i.csv", "--id", "a b"), "id must be visible ASCII characters without spaces"),
+        (("picky", "i.csv", "--id", "a\tb"), "id must be printable characters"),
     ],
 )
 def test_a_mistake_is_answered_in_the_words_of_the_command(
@@ -237,8 +237,8 @@ def test_a_file_with_a_bad_line_opens_no_batch(server: Served, tmp_path: Path, n
 def test_the_status_has_dates_and_no_empty_fields(server: Served, tmp_path: Path) -> None:
     file = tmp_path / "items.jsonl"
     file.write_text('{"n": 1, "name": "right"}\n')
-    asked(server, "submit", "picky", str(file), "--id", "ended")
-    said = asked(server, "status", "ended").stdout
+    asked(server, "submit", "picky", str(file), "--id", "ended, Zoë")
+    said = asked(server, "status", "ended, Zoë").stdout
     assert "start" not in said
     assert "eta" not in said
     start = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)

@@ -68,7 +68,18 @@ async def test_a_retry_key_is_checked(api: AsyncClient) -> None:
     )
     assert (both.status_code, both.json()["field"]) == (400, "Idempotency-Key")
     long = await api.post(MESSAGES, json={"body": "a"}, headers={"Idempotency-Key": "a" * 257})
-    assert "1 to 256 visible ASCII characters" in long.json()["detail"]
+    assert "1 to 256 printable characters" in long.json()["detail"]
+    broken = await api.post(MESSAGES, json={"body": "a"}, headers={b"idempotency-key": b"\xff"})
+    assert (broken.status_code, broken.json()["field"]) == (400, "Idempotency-Key")
+
+
+async def test_a_retry_key_is_any_text(api: AsyncClient) -> None:
+    retry = {b"idempotency-key": "order 7, Zoë".encode()}
+    statuses = [
+        (await api.post(MESSAGES, json={"body": "hey"}, headers=retry)).status_code
+        for _ in range(2)
+    ]
+    assert statuses == [201, 200]
 
 
 async def test_a_message_is_deleted_once_and_a_conversation_erased(api: AsyncClient) -> None:

@@ -66,7 +66,7 @@ KEY_HEADER = {
     "name": RETRY_HEADER,
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-~]+$"},
+    "schema": {"type": "string", "minLength": 1, "maxLength": 256},
 }
 
 

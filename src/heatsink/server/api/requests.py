@@ -46,7 +46,7 @@ from .shapes import NoQuery, Requests, RequestTotals
 
 RETRY_HEADER = "Idempotency-Key"
 ARRAY, LINES, CSV = "application/json", "application/x-ndjson", "text/csv"
-_visible = re.compile(rb"[!-~]{1,256}")
+RETRY_KEY_MAX = 256
 Scope = Literal["read", "work", "operate", "admin"]
 SCOPES: dict[Scope, frozenset[Scope]] = {
     "read": frozenset({"read"}),
@@ -198,14 +198,18 @@ class Route:
 
 
 def retry_key_of(call: ApiCall[Any, Any]) -> str | None:
-    """Return the header Idempotency-Key, or None. Raises `Refusal` if the header is malformed."""
+    """Return the header Idempotency-Key, or None. Raises `Refusal` if the header is malformed.
+
+    Bytes outside ASCII are read as UTF-8, as most clients send them.
+    """
     key = call.headers.get(RETRY_HEADER.lower().encode())
     if key is None:
         return None
-    if not _visible.fullmatch(key):
-        wanted = "1 to 256 visible ASCII characters without spaces"
+    text = key.decode(errors="replace")
+    if not 0 < len(text) <= RETRY_KEY_MAX or not text.isprintable() or "\ufffd" in text:
+        wanted = f"1 to {RETRY_KEY_MAX} printable characters in UTF-8"
         raise Refusal(400, f"{RETRY_HEADER} must be {wanted}", RETRY_HEADER)
-    return key.decode()
+    return text
 
 
 @dataclass

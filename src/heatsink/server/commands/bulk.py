@@ -297,8 +297,8 @@ def _interrupted(same_queue: str, accepted: str = "") -> str:
         )
     return (
         f"Interrupted. The batch {accepted} is accepted: workers go on with it. Watch it:\n"
-        f"heatsink bulk status {accepted} {same_queue}\n"
-        f"or cancel it:\nheatsink bulk cancel {accepted} {same_queue}"
+        f"heatsink bulk status {shlex.quote(accepted)} {same_queue}\n"
+        f"or cancel it:\nheatsink bulk cancel {shlex.quote(accepted)} {same_queue}"
     )
 
 
@@ -339,7 +339,8 @@ def _conclude(progress: BatchProgress, same_queue: str) -> None:
     if progress.lost:
         click.echo(progress.reason, err=True)
     if progress.failed:
-        click.echo(f"see: heatsink bulk failures {progress.id} --csv {same_queue}", err=True)
+        words = f"heatsink bulk failures {shlex.quote(progress.id)} --csv {same_queue}"
+        click.echo(f"see: {words}", err=True)
     if progress.state != "done":
         click.get_current_context().exit(1)
 
@@ -447,14 +448,9 @@ def _print_limits(limits: Sequence[LimitLine]) -> None:
         click.echo("No worker has a limit.")
         return
     rows = [
-        (
-            each.name,
-            each.allows + (" (changed)" if each.changed else ""),
-            use.key,
-            f"{use.running:,}",
-            f"{use.waiting:,}",
-        )
+        (each.name, each.allows + mark, use.key, f"{use.running:,}", f"{use.waiting:,}")
         for each in limits
+        for mark in [" (changed)" if each.changed else ""]
         for use in each.uses or [KeyUseLine("", 0, 0)]
     ]
     _print_table(("limit", "allows", "key", "running", "waiting"), rows)

@@ -33,12 +33,13 @@ class RemoteBulk:
     async def submit(
         self, action: str, items: Iterable[Any], id: str | None = None, **order: Any
     ) -> Accepted:
-        if id is not None and not (id.isascii() and id.isprintable() and " " not in id):
+        if id is not None and not (id.isprintable() and id.strip() == id):
             raise InvalidSetting(
-                f"id must be visible ASCII characters without spaces to reach a server, not {id!r}",
+                "id must be printable characters, without a space at its beginning or end, to "
+                f"reach a server, not {id!r}",
                 field="id",
             )
-        headers = {} if id is None else {RETRY_HEADER: id}
+        headers = {} if id is None else {RETRY_HEADER: id.encode().decode("latin-1")}
         lines = (_encode(item) + b"\n" for item in items)
         query = {name: _word(value) for name, value in order.items() if value not in (None, "")}
         answer = self._remote.send("v1", "bulk", action, lines=lines, headers=headers, **query)
