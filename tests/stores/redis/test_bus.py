@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
+from heatsink.errors import Unavailable
 from heatsink.heat.heat import Heat, Report
 from heatsink.stores.redis.address import RedisKeys
 from heatsink.stores.redis.connection import Connection
@@ -60,6 +62,24 @@ async def test_more_reports_than_one_reply_holds_are_all_received(
         await bus.send(REPORT)
     assert len(await bus.receive()) == 35
     assert await bus.receive() == []
+
+
+async def test_reports_that_were_read_before_redis_failed_count(
+    bus: RedisBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heatsink.stores.redis.heat.TAKE_MAX", 10)
+    for _ in range(35):
+        await bus.send(REPORT)
+    run, reads = bus._run, count(1)
+
+    async def third_read_fails(*words: Any) -> Any:
+        if words[0] == "XRANGE" and next(reads) == 3:
+            raise Unavailable("Redis does not answer")
+        return await run(*words)
+
+    monkeypatch.setattr(bus, "_run", third_read_fails)
+    assert len(await bus.receive()) == 20
+    assert len(await bus.receive()) == 15
 
 
 async def test_a_redis_that_was_set_back_is_read_from_where_it_is(

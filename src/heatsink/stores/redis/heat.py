@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from heatsink.errors import InvalidInput
+from heatsink.errors import InvalidInput, Unavailable
 from heatsink.heat.fleet import FleetHeat
 from heatsink.heat.heat import Report
 from heatsink.heat.plain import read_fields
@@ -65,7 +65,12 @@ class RedisBus:
         if not self._last:
             await self._start()
         for _ in range(TAKES_MAX):
-            entries = await self._new()
+            try:
+                entries = await self._new()
+            except Unavailable:
+                if not reports:
+                    raise
+                break  # what was read counts, since it will not be read again
             reports += await self._decoded(entries)
             if len(entries) < TAKE_MAX:
                 break
