@@ -30,7 +30,7 @@ from heatsink.registry.layouts import FIRST_EPOCH, Epoch
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff, Retries
 from heatsink.spread.log import Log, Receipt
-from heatsink.spread.routing import Parts, PastHorizon, Router, name_of
+from heatsink.spread.routing import Parts, Router, name_of
 from heatsink.spread.store import LogStore, Row
 from heatsink.stores.stores import Stores
 
@@ -157,7 +157,7 @@ class Least:
 
     async def append(self, key: str, body: bytes) -> Receipt:
         if int(time() * 1000) >= self._view.horizon_ms:
-            raise PastHorizon
+            await asyncio.sleep(0.1)
         self._last = number = self._last + self._random_bits(32) + 1
         raw = number.to_bytes(16, "big")
         layout = self._view.layouts.get(key)
