@@ -15,7 +15,8 @@ from heatsink.testing.redis import RedisCluster
 
 @pytest.fixture
 async def client(cluster: RedisCluster) -> AsyncIterator[Client]:
-    opened = Client(host="127.0.0.1", port=cluster.masters[0].port)
+    port = cluster.masters[0].port
+    opened = Client(host="127.0.0.1", port=port, reinitialize_steps=0)  # as docs advise
     await opened.flushall(target_nodes=Client.PRIMARIES)
     yield opened
     await opened.aclose()

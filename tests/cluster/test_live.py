@@ -8,10 +8,12 @@ import os
 import pty
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -26,8 +28,9 @@ from heatsink.cluster.mover import SlotMover, Unsafe
 from heatsink.cluster.nodes import ClusterNodes
 from heatsink.cluster.policy import SlotMove
 from heatsink.cluster.rules import MoveLimits
-from heatsink.cluster.slots import SLOTS
+from heatsink.cluster.slots import SLOTS, key_in
 from heatsink.primitives.clock import SystemClock
+from heatsink.stores.redis.connection import open_driver
 from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import real
 from tests.tls import HOST, certificate_file, tls_before
@@ -135,6 +138,39 @@ async def test_slots_move_while_clients_write_and_every_write_is_kept(
     await writer
     kept = [int(each) for each in await client.lrange("{hot}:list", 0, -1)]
     assert kept == list(range(written))
+
+
+async def test_many_moved_slots_break_no_request_of_our_driver(nodes: ClusterNodes) -> None:
+    """Requests are under way in many tasks while a dozen slots get another owner."""
+    slots = range(100, 112)
+    topology = await nodes.topology()
+    source = topology.owners[slots[0]]
+    target = next(node.id for node in topology.primaries if node.id != source)
+    driver: Any = open_driver(nodes.address)
+    asked, stop = Counter[int](), asyncio.Event()
+
+    async def ask(slot: int) -> None:
+        while not stop.is_set():
+            await driver.rpush(f"{key_in(slot)}:list", 1)
+            asked[slot] += 1
+
+    def are_answered() -> bool:
+        return len(asked) == len(slots) or any(each.done() for each in asking)
+
+    asking = [asyncio.ensure_future(ask(slot)) for slot in slots for _ in range(3)]
+    try:
+        mover = SlotMover(nodes, MoveLimits(), SystemClock())
+        move = SlotMove(tuple(slots), source, target, 1_000, "a test")
+        await soon(are_answered, "requests are under way")
+        await mover.carry_out(move, await mover.check())
+        asked.clear()
+        await soon(are_answered, "requests go on")
+        stop.set()
+        await asyncio.gather(*asking)
+    finally:
+        stop.set()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await driver.aclose()
 
 
 async def test_a_running_migration_is_cancelled(nodes: ClusterNodes, client: Client) -> None:

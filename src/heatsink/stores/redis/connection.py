@@ -387,7 +387,8 @@ def _driver(address: RedisAddress) -> Driver:
     shared = _shared_options(address)
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
-        cluster: Any = RedisCluster(startup_nodes=nodes, **shared)
+        # By default, every fifth MOVED closes all connections, also those that are in use.
+        cluster: Any = RedisCluster(startup_nodes=nodes, reinitialize_steps=0, **shared)
         cluster.commands_parser = KnownKeys()
         driver: Driver = cluster
         return driver
