@@ -5,8 +5,8 @@ worker, the producer and Redis run on one machine. Figures are CPU time of the p
 together, for each key: they do not depend on what else the machine does. While the worker runs, the
 process looks at the batch's status now and then, as `wait` does.
 
-The last figures are those of many batches that wait in the queue together. If a key costs as much
-among many keys as among few, a million keys cost a million times as much as one.
+The last figures are those of several batches that wait in the queue together. The docs compute from
+them what a million keys cost.
 """
 
 from __future__ import annotations

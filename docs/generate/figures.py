@@ -98,7 +98,8 @@ def limit_costs() -> str:
         f"{of('submit') * 1e6 / 60_000:.0f} minutes of CPU time, and to run them "
         f"{of('run') * 1e6 / 60_000:.0f} minutes, of all processes and Redis together: "
         f"{of('submit') + of('run'):.1f} ms for each key. (Computed from the last run of `./dev "
-        "bench limit_keys`, which has fewer keys: a key among many costs as much as one among few.)"
+        "bench limit_keys`, which has thousands of keys. While a batch runs, workers and `wait` "
+        "look at all its keys now and then. If the batch takes longer, this costs more.)"
     )
 
 
