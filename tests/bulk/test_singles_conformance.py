@@ -66,6 +66,12 @@ async def test_a_done_item_ends_the_record_in_the_same_call(
     assert (found.state, found.version, found.ended_ms) == ("done", 2, NOW_MS)
     assert [(end.part, end.done) for end in found.ends] == [("a", 1)]
     assert found.tag not in ("", single_of("a").record.tag)
+    before = single_of("a").record
+    assert await stores.batches.open(before) == found, "as every call reads the record"
+    assert await stores.batches.restore(before) == found
+    later = await stores.batches.update(found)
+    assert later is not None
+    assert await stores.batches.get("batch-a") == later
     assert await stores.queue.part(PARTITION, "a") is None
     assert await driver.ends() == []
     assert await stores.queue.is_idle(PARTITION)

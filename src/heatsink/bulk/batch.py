@@ -231,6 +231,11 @@ class Batch(msgspec.Struct, frozen=True):
         return self.state in FINAL
 
     @property
+    def is_followed(self) -> bool:
+        """Whether its end calls something: a callback, or batches that follow."""
+        return bool(self.on_done or self.then or self.otherwise)
+
+    @property
     def keep_single_ms(self) -> int:
         """How long the record of this single item is kept once the item is done."""
         return self.keep_ms or (KEEP_MS if self.fingerprint else KEEP_SINGLE_MS)

@@ -179,8 +179,7 @@ def concluded(batch: Batch, end: PartEnd, now_ms: int) -> Batch | None:
     reports the end as it does for any other batch.
     """
     parts, is_done = batch.parts, end.items == end.done > 0
-    is_told = bool(batch.on_done or batch.then or batch.otherwise)
-    is_plain = batch.is_sealed and not (batch.is_final or is_told or batch.ends)
+    is_plain = batch.is_sealed and not (batch.is_final or batch.is_followed or batch.ends)
     if not (is_plain and is_done and len(parts) == 1 and parts[0].id == end.part):
         return None
     if parts[0].items != end.done or parts[0].missing or batch.lap != end.lap:

@@ -10,10 +10,11 @@ from random import Random
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from redis import exceptions
 
 from heatsink.bulk.actions import BUILT_IN
-from heatsink.bulk.batch import KEEP_MS, Batch, Rate
+from heatsink.bulk.batch import KEEP_MS, Batch, PartEnd, Rate
 from heatsink.bulk.limits import Offer
 from heatsink.bulk.plan import QueuePlan
 from heatsink.bulk.store import ANNOUNCED_MS, BOOKED_MS_MAX, LATE_MS, Grants, Roll
@@ -62,7 +63,7 @@ class RedisBatches:
         key = self._keys.batch(batch.id)
         words = (batch.version, batch.tag, _packed(batch), KEEP_MS)
         kept = await self._open.run(self._connection, key, *words)
-        found = _BATCH.decode(kept)
+        found = _decoded(kept)
         await self._list(found)
         return found
 
@@ -85,7 +86,7 @@ class RedisBatches:
     async def restore(self, batch: Batch) -> Batch:
         words = (batch.version, batch.tag, _packed(batch))
         kept = await self._restore.run(self._connection, self._keys.batch(batch.id), *words)
-        found = _BATCH.decode(kept)
+        found = _decoded(kept)
         await self._list(found)
         return found
 
@@ -128,7 +129,27 @@ def text_of(batch: Batch) -> bytes:
 
 
 def record_of(text: bytes | None) -> Batch | None:
-    return _BATCH.decode(text.split(b" ", 2)[2]) if text else None
+    return _decoded(text.split(b" ", 2)[2]) if text else None
+
+
+def _decoded(record: bytes) -> Batch:
+    """Return a packed record.
+
+    The record of a single may begin with `E`, the time at which its item was done, and the tag of
+    the ended record. The record from before the end follows.
+    """
+    if not record.startswith(b"E"):
+        return _BATCH.decode(record)
+    ended_ms, tag, before = record[1:].split(b" ", 2)
+    batch = _BATCH.decode(before)
+    return replace(
+        batch,
+        state="done",
+        ends=(PartEnd(batch.id, batch.parts[0].id, batch.lap, 1, 0, 0),),
+        ended_ms=int(ended_ms),
+        version=batch.version + 1,
+        tag=tag.decode(),
+    )
 
 
 def plan_of(word: bytes | None) -> QueuePlan | None:

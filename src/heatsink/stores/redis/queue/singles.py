@@ -37,9 +37,13 @@ class RedisSingles:
         if spot_of(partition).url or not self._has_all_slots:
             return [False] * len(singles)
         keys = self._keys
-        words: list[Word] = [keys.bell, int(partition), keys.newest(), INDEX_MAX, INDEX_KEEP_S]
+        kinds: dict[tuple[Word, ...], int] = {}
+        each: list[Word] = []
         for single in singles:
-            words += self._words(single)
+            kind = kinds.setdefault(self._kind(single), len(kinds) + 1)
+            each += (*self._words(single), kind)
+        shared: list[Word] = [keys.bell, int(partition), keys.newest(), INDEX_MAX, INDEX_KEEP_S]
+        words = [*shared, len(kinds), *(word for kind in kinds for word in kind), *each]
         for whole in (False, True):
             try:
                 command = self._queue.command("accept", partition, *words, whole=whole)
@@ -51,13 +55,16 @@ class RedisSingles:
         raise AssertionError("Redis misses a script that the same call contains")
 
     def _words(self, single: Single) -> tuple[Word, ...]:
-        record, part, keys = single.record, single.part, self._keys
+        record, part = single.record, single.part
+        body, digest = single.chunk.body, f"{record.parts[0].digest:012x}"
+        return (*part_words(part), body, digest, self._keys.batch(record.id), text_of(record))
+
+    def _kind(self, single: Single) -> tuple[Word, ...]:
+        """Return what the script is told once for all batches that have it in common."""
+        record, keys = single.record, self._keys
         rate = record.rate
         return (
-            *part_words(part),
-            single.chunk.body,
-            f"{record.parts[0].digest:012x}",
-            *(keys.batch(record.id), text_of(record)),
             *(keys.limit(record.lane), keys.newest(record.tenant)),
             *((rate.count, rate.period_s) if rate else ("", "")),
+            0 if record.is_followed else record.keep_single_ms,
         )

@@ -1,33 +1,41 @@
 -- accept: now, channel, partition, index of all batches, maximum number of listed batches, seconds
--- to keep the list, then of each batch: handle and packed part, body and its digest in hexadecimal,
--- key and text of its record, key of its lane's rate limit, index of its tenant, count and period in
--- seconds of the rate that it was submitted with ("" without a rate).
+-- to keep the list; the number of kinds, and of each kind: key of the lane's rate limit, index of the
+-- tenant, count and period in seconds of the rate that was submitted ("" without a rate), how long a
+-- record is kept after the item is done (0: more is to be done for the end); then of each batch:
+-- handle and packed part, body and its digest in hexadecimal, key and text of its record, its kind.
 -- Stores each record and its released part, unless there is a record. If the lane has a rate limit,
 -- the part waits for grants. Returns for each batch 1, or 0 if another submission has its record, or
 -- its lane is not limited to its rate.
 begin()
 local INLINE_MAX = 1024 -- bytes of an item that is in the part's own hash
-local INDEX_MAX, KEEP_S, WORDS = tonumber(ARGV[5]), ARGV[6], 10
-local answers, lines, others, indexes, limits = {}, {}, {}, {}, {}
+local INDEX_MAX, KEEP_S, WORDS = tonumber(ARGV[5]), ARGV[6], 7
+local answers, lines, others, newest, kinds = {}, {}, {}, {}, {}
+local indexes = { [ARGV[4]] = newest }
 
--- The rate limit of a lane: its declared rate, and whether it has any limit.
-local function limit_of(key)
-  if not limits[key] then
-    local count, period_s, level = unpack(redis.call('HMGET', key, 'count', 'period_s', 'level'))
-    limits[key] = { count = tonumber(count or nil), period_s = tonumber(period_s or nil),
-      exists = (count or level) and true or false }
-  end
-  return limits[key]
-end
-
-local function has_rate(limit, count, period_s)
-  return count == '' or (limit.count == tonumber(count) and limit.period_s == tonumber(period_s))
+-- What batches have in common. A lane must have the rate of the batch, if the batch has one.
+for i = 8, 7 + 5 * ARGV[7], 5 do
+  local limit, index, count, period_s, keep_ms = unpack(ARGV, i, i + 4)
+  local declared, per_s, level = unpack(redis.call('HMGET', limit, 'count', 'period_s', 'level'))
+  local has_rate = count == '' or (tonumber(declared or nil) == tonumber(count)
+    and tonumber(per_s or nil) == tonumber(period_s))
+  kinds[#kinds + 1] = { index = index, keep_ms = keep_ms, has_rate = has_rate,
+    is_rated = (declared or level) and true or false }
+  indexes[index] = {}
 end
 
 local function add(list, score, name) list[#list + 1], list[#list + 2] = score, name end
 
 local function generation_of(text)
-  return cmsgpack.unpack(string.sub(text, string.match(text, '^%d+ %S* ()'))).generation
+  local at = packed_at(text, string.match(text, '^%d+ %S* ()'))
+  return cmsgpack.unpack(string.sub(text, at)).generation
+end
+
+-- The short form of a part: see state.lua.
+local function short_form(p, stamp, digest, body, record, keep_ms)
+  local opening = keep_ms ~= '0' and string.match(record, '^1 %S+ ')
+  local words = opening and cmsgpack.pack(p.packed, p.home, stamp, body, opening, keep_ms)
+    or cmsgpack.pack(p.packed, p.home, stamp, body)
+  return '0' .. digest .. words
 end
 
 local function store_chunk(p, body)
@@ -45,10 +53,10 @@ local function accept_other(p, body, digest)
 end
 
 -- A part whose item may run now, written with all others of this call.
-local function accept_ready(p, body, digest)
+local function accept_ready(p, body, digest, record, keep_ms)
   local purse, stamp = purse_of(p), math.floor(now)
   new_singles[#new_singles + 1] = p.handle
-  new_singles[#new_singles + 1] = short_form(p.packed, p.home, stamp, digest, body)
+  new_singles[#new_singles + 1] = short_form(p, stamp, digest, body, record, keep_ms)
   meta.waiting = meta.waiting + 1
   count_in(DEPTHS, p.info[ACTION], 1)
   count_in(CENSUS, purse.name, 1)
@@ -66,15 +74,15 @@ local function is_simple(p, body)
     and info[RESULT_BYTES] == 0 and not info[KEEPS_ITEMS] and info[KEEP_MS] == 0
 end
 
-local function accept(is_rated, handle, packed, body, digest, home)
+local function accept(kind, handle, packed, body, digest, home, record)
   local p = { handle = handle, key = root .. 'part/' .. handle, packed = packed, home = home,
     info = cmsgpack.unpack(packed), fresh = 1, delayed = 0, suspects = 0 }
-  if is_rated and not p.info[LIMITED] then
+  if kind.is_rated and not p.info[LIMITED] then
     p.info[LIMITED] = true
     p.packed = cmsgpack.pack(p.info)
   end
   if is_simple(p, body) then
-    accept_ready(p, body, digest)
+    accept_ready(p, body, digest, record, kind.keep_ms)
   else
     redis.call('HSET', p.key, 'packed', p.packed, 'home', home)
     accept_other(p, body, digest)
@@ -82,14 +90,12 @@ local function accept(is_rated, handle, packed, body, digest, home)
   return p.info
 end
 
-for i = 7, #ARGV, WORDS do
-  local home, record, limit, index = ARGV[i + 4], ARGV[i + 5], limit_of(ARGV[i + 6]), ARGV[i + 7]
-  if has_rate(limit, ARGV[i + 8], ARGV[i + 9]) and redis.call('SET', home, record, 'NX') then
-    local info = accept(limit.exists, unpack(ARGV, i, i + 4))
-    for _, name in ipairs({ ARGV[4], index }) do
-      indexes[name] = indexes[name] or {}
-      add(indexes[name], info[SUBMITTED], info[BATCH])
-    end
+for i = 8 + 5 * ARGV[7], #ARGV, WORDS do
+  local home, record, kind = ARGV[i + 4], ARGV[i + 5], kinds[tonumber(ARGV[i + 6])]
+  if kind.has_rate and redis.call('SET', home, record, 'NX') then
+    local info = accept(kind, unpack(ARGV, i, i + 5))
+    add(indexes[kind.index], info[SUBMITTED], info[BATCH])
+    add(newest, info[SUBMITTED], info[BATCH])
     answers[#answers + 1] = 1
   else
     local known = redis.call('GET', home)
@@ -99,7 +105,7 @@ for i = 7, #ARGV, WORDS do
 end
 for line, words in pairs(lines) do call_many('ZADD', line, words) end
 for _, p in ipairs(others) do put(p) end -- looks at the lines
-for index, words in pairs(indexes) do
+for index, words in pairs(newest[1] and indexes or {}) do -- if nothing is new, nothing changes
   call_many('ZADD', index, words)
   redis.call('ZREMRANGEBYRANK', index, 0, -INDEX_MAX - 1)
   redis.call('EXPIRE', index, KEEP_S)

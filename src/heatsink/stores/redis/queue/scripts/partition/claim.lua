@@ -178,6 +178,13 @@ do -- a script has 200 local variables at most
   end
 end
 
+local function add_slice(info, body, start, count, tries)
+  local last = #slices
+  slices[last + 1], slices[last + 2], slices[last + 3] = info, body, start
+  slices[last + 4], slices[last + 5] = count, tries
+  count_of = count_of + 1
+end
+
 local function hand_out(p, found)
   if not info_of[p.handle] then
     infos[#infos + 1] = p.packed
@@ -188,9 +195,7 @@ local function hand_out(p, found)
     bodies[#bodies + 1] = text_of(p, found.chunk)
     body_of[name] = #bodies - 1
   end
-  local words = { info_of[p.handle], body_of[name], found.start, found.count, found.tries }
-  for _, word in ipairs(words) do slices[#slices + 1] = word end
-  count_of = count_of + 1
+  add_slice(info_of[p.handle], body_of[name], found.start, found.count, found.tries)
 end
 
 local function take(p, most)
@@ -219,14 +224,17 @@ local function take(p, most)
   return found.count
 end
 
+local cost_texts, until_text = {}, exactly(now + lease_ms)
+
 -- Lease the item of a part in short form. Returns false if its tenant or its action is paused.
 local function take_single(handle, text)
   local packed, _, _, body = of_short_form(text)
   local p = { handle = handle, info = cmsgpack.unpack(packed) }
   if is_paused(p) then return false end
   local cost_us, name = cost_of(p), attempt .. ':' .. count_of
-  kept_leases[name] = handle .. exactly(cost_us)
-  expiring[#expiring + 1], expiring[#expiring + 2] = now + lease_ms, name
+  cost_texts[cost_us] = cost_texts[cost_us] or exactly(cost_us)
+  kept_leases[name] = handle .. cost_texts[cost_us]
+  expiring[#expiring + 1], expiring[#expiring + 2] = until_text, name
   new_singles[#new_singles + 1] = handle
   new_singles[#new_singles + 1] = '1' .. string.sub(text, 2)
   ageless[#ageless + 1] = handle
@@ -234,8 +242,7 @@ local function take_single(handle, text)
   meta.waiting = meta.waiting - 1
   count_in(DEPTHS, p.info[ACTION], -1)
   infos[#infos + 1], bodies[#bodies + 1] = packed, body
-  for _, word in ipairs({ #infos - 1, #bodies - 1, 0, 1, 0 }) do slices[#slices + 1] = word end
-  count_of = count_of + 1
+  add_slice(#infos - 1, #bodies - 1, 0, 1, 0)
   charge(p, cost_us)
   return p
 end

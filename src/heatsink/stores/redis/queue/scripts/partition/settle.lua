@@ -14,9 +14,9 @@ local outcomes, attempts, word = cmsgpack.unpack(ARGV[3]), {}, 4
 for i, outcome in ipairs(outcomes) do attempts[i] = outcome[1] end
 read_leases(attempts)
 
--- The parts in short form of attempts that are done.
+-- The done items whose parts are in short form, by attempt, with the texts of their records.
 local function read_singles()
-  local found, handles, texts = {}, {}, {}
+  local found, handles, singles = {}, {}, {}
   for _, outcome in ipairs(outcomes) do
     local lease = leases[outcome[1]]
     if lease and outcome[2] == 'd' and not outcome[5] and string.byte(lease) < 128 then
@@ -27,12 +27,23 @@ local function read_singles()
   for first = 1, #found, 1000 do
     local last = math.min(first + 999, #found)
     local page = redis.call('HMGET', SINGLES, unpack(handles, first, last))
-    for i, text in ipairs(page) do texts[found[first + i - 1]] = text end
+    local homes, here = {}, {}
+    for i, text in ipairs(page) do
+      if text then
+        local attempt, single = found[first + i - 1], { handle = handles[first + i - 1] }
+        local _
+        single.packed, single.home, _, _, single.opening, single.keep_ms = of_short_form(text)
+        single.lease = find_lease(attempt)
+        singles[attempt], here[#here + 1], homes[#homes + 1] = single, single, single.home
+      end
+    end
+    local records = homes[1] and redis.pcall('MGET', unpack(homes)) or {}
+    for i, single in ipairs(here) do single.record = records[i] end
   end
-  return texts
+  return singles
 end
 
-local texts = read_singles()
+local singles = read_singles()
 for _, outcome in ipairs(outcomes) do
   local attempt, marks, used_us, setbacks, offsets = unpack(outcome)
   local results
@@ -41,8 +52,8 @@ for _, outcome in ipairs(outcomes) do
     for i, offset in ipairs(offsets) do results[i] = { offset, ARGV[word + i] } end
     word = word + #offsets
   end
-  local text = not is_forgotten[attempt] and texts[attempt]
-  if not (text and settle_single(attempt, text, used_us)) then
+  local single = not is_forgotten[attempt] and singles[attempt]
+  if not (single and settle_single(single, used_us)) then
     if not settle(attempt, marks, used_us, setbacks, results) then miss(attempt) end
   end
 end

@@ -221,19 +221,21 @@ local function settle(attempt, marks, used_us, setbacks, results)
   return true
 end
 
--- Settle the done item of a part in short form, `text`, whose lease is in short form too. Returns
--- false, and changes nothing, if more is to be done for the end of its batch.
-local function settle_single(attempt, text, used_us)
-  local lease = find_lease(attempt)
-  local packed, home = of_short_form(text)
-  local p = { handle = lease.handle, home = home, info = cmsgpack.unpack(packed), lap = 0 }
-  if not end_record(p) then return false end
+-- Settle the done item of a single whose part and lease are in short form. Returns false, and changes
+-- nothing, if more is to be done for the end of its batch.
+local function settle_single(single, used_us)
+  local home = single.home
+  local p = { handle = single.handle, home = home, info = cmsgpack.unpack(single.packed), lap = 0 }
+  local opening = single.opening
+  if not (opening and end_single(home, single.record, opening, single.keep_ms) or end_record(p)) then
+    return false
+  end
   ended_singles[#ended_singles + 1] = p.handle
   ended[#ended + 1] = p.handle
   meta.done, meta.in_flight = meta.done + 1, meta.in_flight - 1
   count_in(CENSUS, p.info[PURSE], -1)
-  learn_cost(p, lease, used_us, 1, 1)
-  forget_lease(lease)
+  learn_cost(p, single.lease, used_us, 1, 1)
+  forget_lease(single.lease)
   retire_from(line_of(p), p)
   return true
 end

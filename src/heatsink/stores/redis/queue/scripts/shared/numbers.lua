@@ -28,6 +28,7 @@ local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset',
   'cancelled', 'running', 'delayed', 'suspects', 'lost', 'digest', 'staged', 'recorded' }
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
   '/missing', '/record', '/results' }
+local ENDED = string.byte('E') -- begins the record of a single that has ended: see rotation.lua
 local IS_OPEN = { running = true, paused = true, cancelling = true } -- states of a record
 local IS_TEXT = { owner = true, moved_to = true, ruled_by = true, sweep = true } -- of META
 local IS_LIVE = { ready = true, paused = true, cancelled = true }

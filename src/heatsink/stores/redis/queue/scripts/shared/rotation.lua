@@ -159,37 +159,13 @@ local function free(p)
   for name, value in pairs(kept) do redis.call('HSET', chunks, name, value) end
 end
 
-local now_text, ended_now -- set before the first end of a record
-
--- The record after its first version, the one that accept.lua has stored, was done. A record is a
--- packed map, so a few bytes of it are replaced without unpacking it. The names come in the order of
--- the fields. A name and the beginning of its value cannot be in a user's text, since together they
--- are no valid UTF-8. Where they could be, there are two of them: then the record is unpacked.
-local function spliced(p, text, at, tag, next_tag)
-  if not string.find(text, '\167on_done\160', at, true) then return nil end
-  if string.find(text, '\164each', at, true) then return nil end -- a field of what follows
-  if not string.find(text, p.info[ID], at, true) then return nil end
-  local pieces = { '2 ', next_tag, ' ' }
-  for _, change in ipairs({
-    { '\165state\167running', '\165state\164done' },
-    { '\164ends\144', '\164ends\145\134\165batch' .. cmsgpack.pack(p.info[BATCH]) .. '\164part'
-      .. cmsgpack.pack(p.info[ID]) .. '\163lap\000\164done\001\166failed\000\169cancelled\000' },
-    { '\168ended_ms\000', ended_now },
-    { '\167version\001', '\167version\002' },
-    { '\163tag\176' .. tag, '\163tag\176' .. next_tag },
-  }) do
-    local first, last = string.find(text, change[1], at, true)
-    if not first or string.find(text, change[1], last + 1, true) then return nil end
-    pieces[#pieces + 1] = string.sub(text, at, first - 1)
-    pieces[#pieces + 1] = change[2]
-    at = last + 1
-  end
-  pieces[#pieces + 1] = string.sub(text, at)
-  return table.concat(pieces)
+-- Where the packed record begins in the text of a record, whose first version is at `at`.
+local function packed_at(text, at)
+  return string.byte(text, at) == ENDED and string.match(text, '^E%d+ %S+ ()', at) or at
 end
 
 local function unpacked(p, text, at, next_tag)
-  local record = cmsgpack.unpack(string.sub(text, at))
+  local record = cmsgpack.unpack(string.sub(text, packed_at(text, at)))
   local place = record.parts and record.parts[1]
   local is_open = IS_OPEN[record.state] and record.on_done == '' and #record.ends == 0
   local is_followed = record['then'] or record.otherwise
@@ -216,13 +192,25 @@ local function end_record(p)
   if type(text) ~= 'string' then return false end
   local version, tag, at = string.match(text, '^(%d+) (%S*) ()')
   if not version then return false end
-  now_text = now_text or exactly(now)
-  ended_now = ended_now or '\168ended_ms' .. cmsgpack.pack(math.floor(now))
-  local next_tag = string.sub(redis.sha1hex(tag .. now_text), 1, 16)
-  local ended = version == '1' and p.lap == 0 and spliced(p, text, at, tag, next_tag)
-    or unpacked(p, text, at, next_tag)
+  local next_tag = string.sub(redis.sha1hex(tag .. exactly(now)), 1, 16)
+  local ended = unpacked(p, text, at, next_tag)
   if not ended then return false end
   redis.call('SET', p.home, ended, 'PX', keep_single_ms(p, ended))
+  return true
+end
+
+-- The same for the part of a single in short form, whose record is still the one that accept.lua
+-- has stored: `text` begins with `opening`. The time of its end comes before the packed record,
+-- which stays as it is. `keep_ms` is how long the record is kept. All records that a call ends get
+-- the same tag.
+local ended_opening
+local function end_single(home, text, opening, keep_ms)
+  if not text or string.sub(text, 1, #opening) ~= opening then return false end
+  if not ended_opening then
+    local tag = string.sub(redis.sha1hex(opening .. exactly(now)), 1, 16)
+    ended_opening = '2 ' .. tag .. ' E' .. string.format('%.0f', math.floor(now)) .. ' ' .. tag .. ' '
+  end
+  redis.call('SET', home, ended_opening .. string.sub(text, #opening + 1), 'PX', keep_ms)
   return true
 end
 

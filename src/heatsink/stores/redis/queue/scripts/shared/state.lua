@@ -77,18 +77,13 @@ end
 
 -- The short form of a part whose only item waits or runs for the first time: a field of SINGLES.
 -- It is '0', or '1' while the item runs; the digest in hexadecimal; then, packed, the part, the key
--- of its record, the time at which it was stored, and its item. A claim and a settle read and write
--- many of these fields with one command. Whatever else changes the part makes it an ordinary hash.
+-- of its record, the time at which it was stored, and its item; then how the text of its record
+-- begins and how long the record is kept, if the end of the item is all that ends the batch. A claim
+-- and a settle read and write many of these fields with one command. Whatever else changes the part
+-- makes it an ordinary hash.
 local DIGEST = 12 -- digits
 
-local function short_form(packed, home, stamp, digest, body)
-  return '0' .. digest .. cmsgpack.pack(packed, home, stamp, body)
-end
-
-local function of_short_form(text)
-  local packed, home, stamp, body = cmsgpack.unpack(string.sub(text, DIGEST + 2))
-  return packed, home, stamp, body
-end
+local function of_short_form(text) return cmsgpack.unpack(string.sub(text, DIGEST + 2)) end
 
 local function find_single(handle)
   local text = redis.call('HGET', SINGLES, handle)
