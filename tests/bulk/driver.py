@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
+from redis.asyncio import Redis
 
 from heatsink.bulk import changes
 from heatsink.bulk.batch import Batch, PartEnd, PartPlace, digest_of
@@ -17,6 +18,7 @@ from heatsink.bulk.store import (
     Chunk,
     Claimed,
     ClaimRequest,
+    Handover,
     Outcome,
     Part,
     PartCounts,
@@ -31,6 +33,7 @@ from heatsink.stores.memory.queue.queue import MemoryQueue
 from heatsink.stores.redis.queue.queue import RedisQueue
 from heatsink.testing import ManualClock
 from heatsink.testing.clocks import BEGINNING_S
+from heatsink.testing.redis import RedisServer
 
 PARTITION = 3
 LEASE_MS = 10_000
@@ -73,11 +76,13 @@ class Driver:
         attempt: str = "",
         grants: dict[str, int] | None = None,
         unanswered: list[str] | None = None,
+        bell: str = "",
     ) -> Claimed:
         self.attempts += 1
         name = attempt or f"attempt-{self.attempts}"
         await self.stores.fleet.own(PARTITION, "me", 60_000)
-        request = ClaimRequest("me", name, want, LEASE_MS, grants or {}, unanswered or [])
+        known = grants or {}, unanswered or []
+        request = ClaimRequest("me", name, want, LEASE_MS, *known, bell=bell)
         return await self.stores.queue.claim(PARTITION, request)
 
     async def slices(self, want: int = 100, **grants: int) -> list[Slice]:
@@ -146,6 +151,25 @@ async def ring_until_heard(driver: Driver, waiting: asyncio.Task[set[int]]) -> s
             if waiting.done():
                 break
     return await waiting
+
+
+async def listening(stores: QueueStores, server: RedisServer | None) -> None:
+    """Return when the bell hears what is handed over."""
+    if server is not None:
+        await stores.bell.wait(0.0)
+        async with asyncio.timeout(HEARD_S), Redis.from_url(server.url) as redis:
+            while not (await redis.pubsub_numsub(stores.bell.address))[0][1]:
+                await asyncio.sleep(0.01)
+
+
+async def handovers(stores: QueueStores, count: int = 1) -> list[Handover]:
+    """Wait until so many singles were handed over."""
+    found: list[Handover] = []
+    async with asyncio.timeout(HEARD_S):
+        while len(found) < count:
+            found += stores.bell.handovers()
+            await asyncio.sleep(0)
+    return found
 
 
 def places(slices: Sequence[Slice]) -> list[tuple[str, int, int]]:

@@ -12,7 +12,8 @@ import pytest
 from heatsink.bulk.work import consumer
 from heatsink.bulk.work.consumer import Activity
 from heatsink.errors import Overloaded
-from heatsink.stores.memory.queue.queue import MemoryBell, MemoryQueue
+from heatsink.stores.memory.queue.homes import MemoryBell
+from heatsink.stores.memory.queue.queue import MemoryQueue
 
 from .world import World, on_virtual_time
 

@@ -32,7 +32,7 @@ from heatsink.testing.redis import RedisServer
 from tests.planted import usually
 
 from .conftest import redis_queue
-from .driver import lose_chunk, single_of
+from .driver import handovers, listening, lose_chunk, single_of
 from .stepped import HOUR_S, ServerClock
 
 Answer = TypeVar("Answer")
@@ -74,6 +74,7 @@ class Walk:
     ends: list[PartEnd] = field(default_factory=list)
     singles: list[Single] = field(default_factory=list)
     attempts: int = 0
+    handed_over: int = 0
     last: ClaimRequest | None = None
 
     async def both(
@@ -157,6 +158,10 @@ class Walk:
             singles += [single] * self.rng.choice([1, 1, 1, 2])
             self.singles.append(single)
         await self.both(lambda s: s.singles.accept(PARTITION, singles))
+        expected = self.reference.bell.handovers()
+        assert await handovers(self.tested, len(expected)) == expected
+        self.held += [handover.slice for handover in expected]
+        self.handed_over += len(expected)
 
     async def look_at_records(self) -> None:
         for single in self.singles[-3:]:
@@ -187,7 +192,13 @@ class Walk:
         elif self.last and self.rng.random() < 0.05:
             request = msgspec.structs.replace(request, attempt=self.last.attempt)
         self.last = request
-        claimed = await self.both(lambda s: s.queue.claim(PARTITION, request), _sorted_lanes)
+        stands = self.rng.random() < 0.5
+
+        def about(stores: QueueStores) -> ClaimRequest:
+            bell = stores.bell.address if stands else ""
+            return msgspec.structs.replace(request, bell=bell)
+
+        claimed = await self.both(lambda s: s.queue.claim(PARTITION, about(s)), _sorted_lanes)
         again = {item.attempt for item in claimed.slices}
         self.held = [item for item in self.held if item.attempt not in again] + claimed.slices
 
@@ -274,6 +285,7 @@ async def test_redis_does_what_the_reference_does(
     async with redis_queue(server.url, clock, of_server) as tested:
         reference = MemoryQueueServer(of_server).stores(clock)
         walk = Walk(reference, tested, clock, of_server, Random(seed))
+        await listening(tested, server)
         await walk.both(lambda s: s.fleet.own(PARTITION, "me", 30_000))
         for _ in range(150):
             await walk.step()

@@ -17,7 +17,7 @@ from heatsink.testing import ManualClock
 from heatsink.testing.redis import RedisCluster, RedisServer
 
 from .conftest import redis_queue
-from .driver import NOW_MS, PARTITION, Driver, places, single_of
+from .driver import LEASE_MS, NOW_MS, PARTITION, Driver, handovers, listening, places, single_of
 
 
 @pytest.fixture(params=["memory", "server"])
@@ -122,6 +122,92 @@ async def test_a_retried_item_leaves_no_end_of_its_first_lap(
     assert found is not None
     assert (found.state, found.ends[0].lap) == ("done", 1)
     assert await driver.ends() == []
+
+
+async def hear(stores: QueueStores, request: pytest.FixtureRequest) -> str:
+    is_memory = request.node.callspec.params["stores"] == "memory"
+    await listening(stores, None if is_memory else request.getfixturevalue("server"))
+    return stores.bell.address
+
+
+async def test_the_standing_claim_takes_a_single(
+    stores: QueueStores, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    claimed = await driver.claim(attempt="x", bell=await hear(stores, request))
+    assert (claimed.slices, claimed.kept_ms) == ([], NOW_MS)
+    assert await accept(stores, single_of("a"), single_of("b", submitted_ms=1)) == [True, True]
+    (handover,) = await handovers(stores)
+    assert (handover.partition, handover.now_ms) == (PARTITION, NOW_MS)
+    assert handover.slice.attempt == "x:a"
+    assert places([handover.slice]) == [("a/0", 0, 1)]
+    load = await stores.queue.load(PARTITION)
+    assert (load.in_flight, load.runnable, load.claimed) == (1, 1, 1)
+    await driver.settle(handover.slice, "d")
+    found = await stores.batches.get("batch-a")
+    assert found is not None
+    assert found.state == "done"
+    await accept(stores, single_of("c"))
+    assert sorted(places(await driver.slices())) == [("b/0", 0, 1), ("c/0", 0, 1)], "it takes one"
+
+
+async def test_the_standing_claim_takes_nothing_while_others_wait(
+    stores: QueueStores, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    claimed = await driver.claim(bell=await hear(stores, request))
+    assert claimed.kept_ms
+    await driver.submit("waits", [1], tenant="bob")
+    await accept(stores, single_of("a"))
+    load = await stores.queue.load(PARTITION)
+    assert (load.runnable, load.in_flight) == (2, 0)
+    assert not (await driver.claim(1, bell=stores.bell.address)).kept_ms, "it got an item"
+
+
+async def test_a_handover_that_never_came_is_taken_back(
+    stores: QueueStores, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    await driver.claim(attempt="x", bell=await hear(stores, request))
+    await accept(stores, single_of("a"))
+    assert not (await driver.claim()).slices, "it is leased"
+    again = (await driver.claim(attempt="y", unanswered=["x"])).slices
+    assert [(each.attempt, each.tries) for each in again] == [("y:0", 0)]
+
+
+async def test_the_lease_of_a_handover_expires_as_others_do(
+    stores: QueueStores, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    await driver.claim(bell=await hear(stores, request))
+    await accept(stores, single_of("a"))
+    (handover,) = await handovers(stores)
+    await driver.wait(LEASE_MS)
+    assert places(await driver.slices()) == [("a/0", 0, 1)]
+    assert not await driver.settle(handover.slice, "d")
+
+
+async def test_a_standing_claim_ends_with_the_ownership_and_with_the_next_claim(
+    stores: QueueStores, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    bell = await hear(stores, request)
+    await driver.claim(bell=bell)
+    await stores.fleet.disown(PARTITION, "me")
+    await stores.fleet.own(PARTITION, "you", 60_000)
+    await accept(stores, single_of("a"))
+    assert (await stores.queue.load(PARTITION)).runnable == 1
+    await stores.fleet.disown(PARTITION, "you")
+    await driver.work()
+    assert (await driver.claim(bell=bell)).kept_ms
+    assert not (await driver.claim()).kept_ms
+    await accept(stores, single_of("b"))
+    assert (await stores.queue.load(PARTITION)).runnable == 1
+
+
+async def test_nothing_is_handed_over_to_a_process_that_is_gone(
+    server: RedisServer, clock: ManualClock
+) -> None:
+    async with redis_queue(server.url, clock) as stores:
+        driver = Driver(stores, clock)
+        assert (await driver.claim(bell=stores.bell.address)).kept_ms
+        await accept(stores, single_of("a"))
+        assert places(await driver.slices()) == [("a/0", 0, 1)]
 
 
 async def test_another_place_takes_no_singles(stores: QueueStores) -> None:

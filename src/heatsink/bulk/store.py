@@ -77,6 +77,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     items back. A partition that has lost its controls, for example in a fail-over, hands out
     nothing: compare `Claimed.controlled`. A slice has at most `each_max` items; 0 means no such
     maximum.
+    A partition without items to hand out keeps a claim with a `bell` as its *standing claim*, until
+    the next claim of its owner: see `Handover`.
     """
 
     owner: str
@@ -87,6 +89,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     unanswered: list[str] = msgspec.field(default_factory=list)
     controls: Controls = NO_CONTROLS
     each_max: int = 0
+    bell: str = ""
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -123,7 +126,8 @@ class Claimed(msgspec.Struct, frozen=True):
 
     `more` says that further items could be claimed now. `wake_ms` is the time until the next
     delayed item is due; None if no item is delayed. `controlled` is False if the partition has lost
-    its controls: the consumer must call `control` before it gets items.
+    its controls: the consumer must call `control` before it gets items. If this is the standing
+    claim now, `kept_ms` is the partition's time; else 0.
     """
 
     owned: bool
@@ -132,6 +136,19 @@ class Claimed(msgspec.Struct, frozen=True):
     more: bool
     wake_ms: int | None
     controlled: bool = True
+    kept_ms: float = 0.0
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """A single that the partition's standing claim got at `now_ms`, under the lease `claim:part`.
+
+    If nothing else waits, the call that accepts a single carries the standing claim out. The
+    message may be lost or late. So the next claim names a standing claim that was not answered.
+    """
+
+    partition: int
+    now_ms: float
+    slice: Slice
 
 
 class Setback(msgspec.Struct, frozen=True):
@@ -505,15 +522,18 @@ class Bell(Protocol):
     """
 
     async def wait(self, timeout_s: float) -> set[int]:
-        """Wait at most `timeout_s` until a part is released or resumed, or a place at a limit is
-        free.
+        """Wait at most `timeout_s` until a part is released or resumed, or for what comes below.
 
-        Returns the partitions in which parts were released or resumed since the last call. `offers`
-        returns the places.
+        Returns the partitions in which parts were released or resumed since the last call.
         """
 
+    address: str  # the `bell` of claims whose handovers it gets
+
     def offers(self) -> list[Offer]:
-        """Return the places at limits that were offered since the last call."""
+        """Return the places at limits offered since the last call."""
+
+    def handovers(self) -> list[Handover]:
+        """Return the singles that were handed over since the last call."""
 
 
 class ServerHealth(msgspec.Struct, frozen=True):

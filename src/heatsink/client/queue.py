@@ -20,7 +20,7 @@ from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.plan import LEGACY
 from heatsink.bulk.settings import BulkSettings, ConsumerSettings
 from heatsink.bulk.store import QueueStores
-from heatsink.bulk.work.consumer import Consumer, free_consumer
+from heatsink.bulk.work.consumer import OWN_AT_ONCE, Consumer
 from heatsink.bulk.work.division import consumer_name
 from heatsink.bulk.work.observed import observed
 from heatsink.bulk.work.processes import in_processes
@@ -304,3 +304,18 @@ class PatientHomes:
 
     async def _call(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         return await self._backoff.call(attempt, "", self._backoff.deadline_s())
+
+
+async def free_consumer(
+    stores: QueueStores, name: str, mark: str, partitions: Sequence[int]
+) -> int:
+    """Free what a dead consumer had: its partitions, its places at limits, and leases of items.
+
+    `mark` is the `ConsumerSettings.mark` of the consumer. Returns the number of places.
+    """
+    await stores.fleet.leave(name)
+    for first in range(0, len(partitions), OWN_AT_ONCE):
+        some = partitions[first : first + OWN_AT_ONCE]
+        await asyncio.gather(*(stores.fleet.disown(each, name, mark) for each in some))
+    declared = await stores.places.declared()
+    return await stores.places.free(f"{name}/", sorted(declared.limits))

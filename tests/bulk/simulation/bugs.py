@@ -26,31 +26,40 @@ from heatsink.bulk.store import (
     RUNNING,
     Claimed,
     ClaimRequest,
+    Handover,
     Outcome,
     PartCounts,
     Single,
 )
 from heatsink.bulk.submit import Submission
+from heatsink.bulk.work import consumer
 from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.bulk.work.division import PLAIN, Division
 from heatsink.bulk.work.held import Lanes, Ledger
-from heatsink.bulk.work.home_clock import HomeClock
+from heatsink.bulk.work.home_clock import HomeClock, Standing
 from heatsink.bulk.work.pump import Pump
 from heatsink.bulk.work.remote import Desk, ItemLease, lease_of
 from heatsink.primitives import slot_time
 from heatsink.primitives.slot_time import SlotEvidence, SlotTime
 from heatsink.stores.memory.queue import homes
-from heatsink.stores.memory.queue.homes import MemoryBatches, MemoryLimits, MemorySingles
+from heatsink.stores.memory.queue.homes import MemoryBatches, MemoryLimits
 from heatsink.stores.memory.queue.moves import MemoryMoves
 from heatsink.stores.memory.queue.parts import PartShare
 from heatsink.stores.memory.queue.places import LimitHome, LimitKey
 from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
+from heatsink.stores.memory.queue.singles import MemorySingles
 from tests.planted import Bugs
 
 from .server import LossyServer
 
 BUGS = bug = Bugs()
+
+
 SCENARIO_BUGS = scenario_bug = Bugs()
+
+
+async def nothing(*_: Any) -> None:
+    """In place of what does something."""
 
 
 @bug
@@ -481,6 +490,47 @@ def a_result_forgotten_with_its_part() -> Iterator[None]:
             self.shares.pop(share.part.id, None)
 
     with patch.object(QueuePartition, "_end", forgetful):
+        yield
+
+
+@scenario_bug
+def a_handover_that_gets_lost() -> Iterator[None]:
+    """The next claim does not name the standing claim as unanswered."""
+    claim = Pump._claim
+
+    async def forgetful(self: Pump, want: int, granted: dict[str, int]) -> Claimed:
+        self._standing = None
+        return await claim(self, want, granted)
+
+    with patch.object(Pump, "_claim", forgetful):
+        yield
+
+
+@scenario_bug
+def a_handover_that_comes_late() -> Iterator[None]:
+    """A worker takes whatever is handed over."""
+    take_over = Pump.take_over
+
+    def trusting(self: Pump, handover: Handover) -> bool:
+        attempt = handover.slice.attempt.partition(":")[0]
+        self._standing = Standing(attempt, self._clock.monotonic_s(), handover.now_ms)
+        return take_over(self, handover)
+
+    with patch.object(Pump, "take_over", trusting):
+        yield
+
+
+@scenario_bug
+def a_handover_to_a_worker_that_stops() -> Iterator[None]:
+    """The worker leaves its standing claim behind."""
+    with patch.object(Pump, "recall", nothing):
+        yield
+
+
+@scenario_bug
+def a_handover_for_a_claim_that_is_over() -> Iterator[None]:
+    """The worker ignores what it does not expect."""
+    with patch.object(consumer, "give_back", nothing):
         yield
 
 

@@ -1,4 +1,4 @@
-"""What a pool calls, beside a plain handler.
+"""What a pool calls, beside a plain handler, and how many handlers may run at once.
 
 A handler may take many items at once, may run inside the middleware of its action, or may run in a
 worker outside this process.
@@ -6,6 +6,7 @@ worker outside this process.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import (
     AbstractAsyncContextManager,
@@ -112,3 +113,27 @@ class RemoteHandover(Protocol):
 
 HandOver = Callable[[Held], Awaitable[NotHandedOver | None]]
 """Gives the only item of a slice to a worker elsewhere: see `RemoteHandover.hand_over`."""
+
+
+class Room:
+    """How many handlers may run at once in a process: its partitions share this number.
+
+    Workers that wait for room get it in the order in which they came.
+    """
+
+    ahead = 1
+    """How many items a partition may claim while there is no room: these wait their turn."""
+
+    def __init__(self, size: int) -> None:
+        self._places = asyncio.Semaphore(size)
+        self.free = size
+        self.watchers: set[Callable[[], None]] = set()
+        """Called when there is room for items of other processes, and when there is none."""
+
+    async def enter(self) -> None:
+        await self._places.acquire()
+        self.free -= 1
+
+    def leave(self) -> None:
+        self.free += 1
+        self._places.release()

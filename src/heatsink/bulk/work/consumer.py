@@ -30,9 +30,10 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Targets
 
+from .calling import Room
 from .division import Division, consumer_name
-from .handler_errors import HandlerErrors
-from .pool import Room, Terms
+from .handler_errors import HandlerErrors, give_back
+from .pool import Terms
 from .pump import Pump, WorkMeter
 from .remote import Desk
 from .webhooks import webhook_action
@@ -304,7 +305,7 @@ class Consumer:
 
     async def _hand_off(self, partition: int) -> None:
         pump = self._pumps.pop(partition)
-        pump.hand_off()
+        pump.hand_off()  # what its standing claim still gets, `_listen` gives back
         await pump.flush()
         await self._stores.fleet.disown(partition, self.name)
 
@@ -379,6 +380,11 @@ class Consumer:
             if pump := self._pumps.get(partition):
                 self._activity.note(partition)
                 pump.ring()
+        for handover in self._stores.bell.handovers():
+            pump = self._pumps.get(handover.partition)
+            self._activity.note(handover.partition)
+            if pump is None or not pump.take_over(handover):
+                await self._quietly(give_back(self._stores, handover))
         for offer in self._stores.bell.offers():
             if pump := self._pumps.get(offer.partition):
                 pump.offered(offer.limit, offer.key)
@@ -426,21 +432,6 @@ class Consumer:
             await call
         except HeatsinkError as error:
             logger.info("%s: %s", self.name, error)
-
-
-async def free_consumer(
-    stores: QueueStores, name: str, mark: str, partitions: Sequence[int]
-) -> int:
-    """Free what a dead consumer had: its partitions, its places at limits, and leases of items.
-
-    `mark` is the `ConsumerSettings.mark` of the consumer. Returns the number of places.
-    """
-    await stores.fleet.leave(name)
-    for first in range(0, len(partitions), OWN_AT_ONCE):
-        some = partitions[first : first + OWN_AT_ONCE]
-        await asyncio.gather(*(stores.fleet.disown(each, name, mark) for each in some))
-    declared = await stores.places.declared()
-    return await stores.places.free(f"{name}/", sorted(declared.limits))
 
 
 class Activity:

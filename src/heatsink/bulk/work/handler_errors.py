@@ -12,13 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from random import Random
 from traceback import format_exception
 
 from heatsink.bulk.actions import Action, Context, Fail, RateLimited, Retry
-from heatsink.bulk.store import FAILED, RETRY, QueueStores, Setback, Slice
+from heatsink.bulk.store import (
+    BACK,
+    FAILED,
+    RETRY,
+    Handover,
+    Outcome,
+    QueueStores,
+    Setback,
+    Slice,
+)
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
@@ -103,6 +113,21 @@ async def slow_down(
             await stores.queue.steer(partition, refused.part, "limit")
     except HeatsinkError as error:
         logger.info("the queue did not record that an item was rate-limited: %s", error)
+
+
+async def give_back(stores: QueueStores, handover: Handover) -> None:
+    """Put a single back that came too late, if no claim has taken it back meanwhile."""
+    outcome = Outcome(handover.slice.attempt, BACK, 0)
+    await stores.queue.settle(handover.partition, [outcome], [], 1)
+
+
+def warn_of_blocking(late_s: float, actions: Sequence[str]) -> None:
+    logger.warning(
+        "the event loop was blocked for %.1f s, probably by a handler of %s: "
+        "make the handler a plain function (def), which runs in a thread",
+        late_s,
+        ", ".join(actions) or "some action",
+    )
 
 
 # -- what an exception means for its item -------------------------------------------------------

@@ -1,6 +1,8 @@
-"""How a process knows the clock of a rate limit's home slot, from the times in its answers."""
+"""How a process knows the clocks of slots, from the times in their answers."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from heatsink.bulk.store import LATE_MS
 
@@ -65,3 +67,18 @@ class HomeClock:
         """
         latest_s = home_s + (self._low_s if self._is_exact else self._high_s) + LATE_S
         return home_s + self._high_s, latest_s
+
+
+class Standing(NamedTuple):
+    """A claim that its partition keeps: see `ClaimRequest`.
+
+    It was sent at `sent_s` by this process's clock, and kept at `kept_ms` by the partition's.
+    """
+
+    attempt: str
+    sent_s: float
+    kept_ms: float
+
+    def local_s(self, at_ms: float, now_s: float) -> float:
+        """Return this process's time at the partition's time `at_ms`, or an earlier time."""
+        return min(self.sent_s + (at_ms - self.kept_ms) / 1000, now_s)

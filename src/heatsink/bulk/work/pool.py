@@ -21,7 +21,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.threads import in_thread
 
-from .calling import Done, HandOver, NotHandedOver, RemoteHandover, call_inside, outcomes_of
+from .calling import Done, HandOver, NotHandedOver, RemoteHandover, Room, call_inside, outcomes_of
 from .handler_errors import (
     TOLD_ELSEWHERE,
     BadAnswer,
@@ -37,34 +37,12 @@ logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
 ANSWER_S_MAX = 0.1  # slower answers do not count: what is claimed ahead keeps others waiting
 ANSWER_WEIGHT = 0.25
+PACE_S = 0.05
+PACE_WEIGHT = 0.5
 YIELD_S = 0.002  # how long handlers that never await may keep the event loop
 ITEM_WEIGHT = 0.2
 DEPLOY_S = 600.0  # how long items of an unknown action wait for workers of another release
 ABANDON_S = 5.0  # how long a handler may take to react to its cancellation
-
-
-class Room:
-    """How many handlers may run at once in a process: its partitions share this number.
-
-    Workers that wait for room get it in the order in which they came.
-    """
-
-    ahead = 1
-    """How many items a partition may claim while there is no room: these wait their turn."""
-
-    def __init__(self, size: int) -> None:
-        self._places = asyncio.Semaphore(size)
-        self.free = size
-        self.watchers: set[Callable[[], None]] = set()
-        """Called when there is room for items of other processes, and when there is none."""
-
-    async def enter(self) -> None:
-        await self._places.acquire()
-        self.free -= 1
-
-    def leave(self) -> None:
-        self.free += 1
-        self._places.release()
 
 
 class AnswerTime:
@@ -75,6 +53,24 @@ class AnswerTime:
 
     def learn(self, took_s: float) -> None:
         self.mean_s += ANSWER_WEIGHT * (min(took_s, ANSWER_S_MAX) - self.mean_s)
+
+
+class Pace:
+    """How many items per second this partition's workers finish, as a moving average."""
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        self._seen = 0
+        self._seen_s = float("-inf")
+
+    def learn(self, finished: int, now_s: float) -> None:
+        passed_s = now_s - self._seen_s
+        if passed_s < PACE_S:
+            return
+        latest = (finished - self._seen) / passed_s
+        weight = 1.0 if latest > self.per_s else PACE_WEIGHT
+        self.per_s += weight * (latest - self.per_s)
+        self._seen, self._seen_s = finished, now_s
 
 
 @dataclass(frozen=True)

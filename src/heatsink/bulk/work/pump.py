@@ -23,6 +23,7 @@ from heatsink.bulk.store import (
     RETRY,
     Claimed,
     ClaimRequest,
+    Handover,
     Outcome,
     QueueStores,
     Setback,
@@ -33,11 +34,11 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.nudge import TICK_S, Nudge
 
 from .calling import NotHandedOver
-from .handler_errors import slow_down
+from .handler_errors import slow_down, warn_of_blocking
 from .held import NEVER, READY_S, Held, Lanes, Ledger
-from .home_clock import LATE_S
+from .home_clock import LATE_S, Standing
 from .places import LimitPlaces
-from .pool import AnswerTime, Terms, WorkerPool
+from .pool import AnswerTime, Pace, Terms, WorkerPool
 
 logger = logging.getLogger("heatsink")
 TENANTS_MAX, OTHERS = 50, "(others)"
@@ -54,8 +55,6 @@ MIND_S = 0.25
 SAFE_SHARE = 0.9  # of a lease: then handlers are cancelled
 PAUSE_S = 0.2  # after a failed call
 UNANSWERED_S = 120.0  # how long an unanswered claim may still be applied
-PACE_S = 0.05
-PACE_WEIGHT = 0.5
 UNGROUPED_MAX = 64  # items of batches that are not grouped by limits, and wait here for places
 POSTPONED_MS = (500.0, 2_000.0)
 UNGROUPED = "waits for a place at a limit"
@@ -109,6 +108,7 @@ class Pump:
         self._controls, self._is_controlled = NO_CONTROLS, True
         self._refusals: set[asyncio.Task[None]] = set()
         self._unanswered: dict[str, float] = {}
+        self._standing: Standing | None = None
         self._together = 1  # items per worker call, as of the last claim
         self._has_more = True  # whether the store may have items to claim
         self._was_starved = False  # whether workers were idle when the last claim was answered
@@ -163,10 +163,7 @@ class Pump:
     # -- claiming --------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Claim items while workers have room.
-
-        After `hand_off` or `stop`, wait until the store has the outcomes of all claimed items.
-        """
+        """Claim items; after `hand_off` or `stop`, wait until the store has all outcomes."""
         duties: list[Callable[[], Awaitable[None]]] = [self._send_outcomes, self._mind]
         duties += [self._guard_leases, self._book_starts, self._call_workers]
         if self._places is not None:
@@ -233,6 +230,8 @@ class Pump:
             logger.info("partition %s: a claim failed: %s", self.partition, error)
             return PAUSE_S
         self._start(claimed)
+        if self._stopping:  # stopped during the claim
+            await self.recall()
         if claimed.more and self._want() > 0 and claimed.slices:
             return 0.0
         return self._until_next() if claimed.slices else max(self._until_next(), EMPTY_S)
@@ -288,6 +287,9 @@ class Pump:
     async def _claim(self, want: int, granted: dict[str, int]) -> Claimed:
         """Claim items under a new attempt id: a claim that comes late cannot take running items."""
         now_s = self._clock.monotonic_s()
+        standing, self._standing = self._standing, None
+        if standing is not None:  # its handover may be lost
+            self._unanswered[standing.attempt] = now_s + UNANSWERED_S
         unanswered = [name for name, until_s in self._unanswered.items() if until_s > now_s]
         attempt = f"{self._mark}{self._rng.getrandbits(96):024x}"
         self._unanswered = {name: self._unanswered[name] for name in unanswered}
@@ -295,11 +297,39 @@ class Pump:
         known = granted, unanswered, self._controls
         each_max = 0 if self._elsewhere is None else 1  # an item that is handed over needs a lease
         about = self._owner, attempt, want, int(self._lease_s * 1000)
-        request = ClaimRequest(*about, *known, each_max)
+        may_stand = self._elsewhere is None and not self._stopping
+        bell = self._stores.bell.address if may_stand else ""
+        request = ClaimRequest(*about, *known, each_max, bell)
         claimed = await self._stores.queue.claim(self.partition, request)
         self._answers.learn(self._clock.monotonic_s() - now_s)
         del self._unanswered[attempt]
+        if standing is not None and claimed.owned:  # it stands no more
+            del self._unanswered[standing.attempt]
+        if claimed.kept_ms:
+            self._standing = Standing(attempt, now_s, claimed.kept_ms)
         return claimed
+
+    def take_over(self, handover: Handover) -> bool:
+        """Run a single that the standing claim has got. Returns False if it came too late."""
+        standing, taken, now_s = self._standing, handover.slice, self._clock.monotonic_s()
+        if standing is None or taken.attempt != f"{standing.attempt}:{taken.part}":
+            return False
+        leased_s = standing.local_s(handover.now_ms, now_s)
+        if self._stopping or now_s - leased_s > self._lease_s / 3:
+            return False  # the next claim names it, too
+        self._standing = None
+        if not len(self._ledger):
+            self._leased_s = leased_s
+        self.meter.claimed([taken], self._clock.now_s())
+        self._hold([taken])
+        self.ring()  # for what waits behind it, and to make another claim the standing one
+        return True
+
+    async def recall(self) -> None:
+        """Take the standing claim back, and what it may have got meanwhile."""
+        with suppress(HeatsinkError):
+            if self._standing is not None:
+                await self._claim(0, {})
 
     def _start(self, claimed: Claimed) -> None:
         self._has_more = claimed.more
@@ -311,22 +341,25 @@ class Pump:
         self.meter.claimed(claimed.slices, self._clock.now_s())
         takes = [self.pool.together(each.action) for each in claimed.slices]
         self._together = min(takes, default=self._together)
-        for held in self._ledger.take(claimed.slices):
+        self._hold(claimed.slices)
+        self._lanes.learn(claimed.lanes)
+        if self._stopping:
+            self.pool.give_back_waiting()
+        self._depths()
+        self._ready()
+        if self._places is not None:
+            self._seats()
+
+    def _hold(self, slices: list[Slice]) -> None:
+        for held in self._ledger.take(slices):
             if (self._places and self._needs_places(held)) or held.slice.limited:
                 self._lanes.put(held)
             else:
                 self.pool.put(held)
         if self._ledger.has_news:
             self._news()
-        self._lanes.learn(claimed.lanes)
-        if self._stopping:  # stopped during the claim
-            self.pool.give_back_waiting()
-        self._depths()
-        self._ready()
         self._holding()
         self._leased()
-        if self._places is not None:
-            self._seats()
 
     def _needs_places(self, held: Held) -> bool:
         """Find out at which limits the items need places. Returns whether they need any.
@@ -465,7 +498,8 @@ class Pump:
                 await self._holding.wait(float("inf"))
             slept_s = self._clock.monotonic_s()
             await self._clock.sleep(MIND_S)
-            self._warn_if_blocked(self._clock.monotonic_s() - slept_s - MIND_S)
+            if (late_s := self._clock.monotonic_s() - slept_s - MIND_S) > self._lease_s / 3:
+                warn_of_blocking(late_s, self.pool.running_actions())
             self.pool.check_times()
             await self._keep_leases(self._lease_s / 3)
 
@@ -480,15 +514,6 @@ class Pump:
         if is_sent := await self.flush(self._ledger.attempts):
             self._beat_s = self._leased_s = now_s
         return is_sent
-
-    def _warn_if_blocked(self, late_s: float) -> None:
-        if late_s > self._lease_s / 3:
-            logger.warning(
-                "the event loop was blocked for %.1f s, probably by a handler of %s: "
-                "make the handler a plain function (def), which runs in a thread",
-                late_s,
-                ", ".join(self.pool.running_actions()) or "some action",
-            )
 
     def _on_refused(self, held: Held, retry_after_s: float) -> None:
         about = self.partition, held.slice, self._pace.per_s, retry_after_s
@@ -506,6 +531,7 @@ class Pump:
 
     async def stop(self, grace_s: float) -> None:
         self.hand_off()
+        await self.recall()
         await self.pool.stop(grace_s)
         if not await self.flush():
             await self.flush()
@@ -519,30 +545,9 @@ class Pump:
         return not len(self._ledger) and not self.pool.busy
 
 
-class Pace:
-    """How many items per second this partition's workers finish, as a moving average."""
-
-    def __init__(self) -> None:
-        self.per_s = 0.0
-        self._seen = 0
-        self._seen_s = float("-inf")
-
-    def learn(self, finished: int, now_s: float) -> None:
-        passed_s = now_s - self._seen_s
-        if passed_s < PACE_S:
-            return
-        latest = (finished - self._seen) / passed_s
-        weight = 1.0 if latest > self.per_s else PACE_WEIGHT
-        self.per_s += weight * (latest - self.per_s)
-        self._seen, self._seen_s = finished, now_s
-
-
 @dataclass
 class Tally:
-    """Totals since the process started. `waited_s` is how long items waited, summed over all items.
-
-    An item waits from the submission of its batch until its claim.
-    """
+    """Totals since the process started. `waited_s` sums the times from submission to claim."""
 
     claimed: int = 0
     done: int = 0
@@ -554,10 +559,7 @@ class Tally:
 
 
 class WorkMeter:
-    """Counts of a consumer's work by action and tenant, for metrics.
-
-    The first `TENANTS_MAX` tenants get a label each. All other tenants share one label.
-    """
+    """Counts of work by action and tenant. All tenants after `TENANTS_MAX` share one label."""
 
     def __init__(self) -> None:
         self.tallies: dict[tuple[str, str], Tally] = {}
@@ -573,10 +575,7 @@ class WorkMeter:
             tally.waited_s += max(now_s - each.submitted_ms / 1000, 0.0) * each.count
 
     def sent(self, claimed: Slice, before: Outcome | None, now: Outcome) -> None:
-        """Count the outcomes of a slice that are new in `now`.
-
-        `before` are the outcomes of the same slice that were sent and counted earlier.
-        """
+        """Count the outcomes of a slice that are new in `now`: `before` was sent earlier."""
         tally = self._tally(claimed)
         old = before.marks if before else ""
         tally.done += now.marks.count(DONE) - old.count(DONE)

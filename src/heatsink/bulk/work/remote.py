@@ -35,11 +35,10 @@ from heatsink.bulk.store import BACK, DONE, FAILED, RETRY, Outcome, QueueStores,
 from heatsink.errors import Conflict, HeatsinkError, InvalidSetting
 from heatsink.primitives.clock import Clock, now_ms
 
-from .calling import NotHandedOver
+from .calling import NotHandedOver, Room
 from .handler_errors import TimedOut, slow_down, verdict
 from .held import Held
 from .places import rule_of
-from .pool import Room
 from .pump import WorkMeter
 
 logger = logging.getLogger("heatsink")

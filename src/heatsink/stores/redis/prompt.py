@@ -74,15 +74,17 @@ class PromptRedis(Redis):
             self._idle.remove(line)
         self._busy.discard(line)
 
-    async def listen(self, channel: str, hear: Callable[[bytes], None], silent_s: float) -> None:
-        """Subscribe to a channel and call `hear` with each message, until the connection breaks.
+    async def listen(
+        self, channels: Sequence[str], hear: Callable[[bytes], None], silent_s: float
+    ) -> None:
+        """Subscribe to channels and call `hear` with each message, until the connection breaks.
 
         After `silent_s` without a message, ping the server. If there is no reply within `silent_s`,
         raise `TimeoutError`.
         """
         line = await self._connect()
         try:
-            await line.listen(channel, hear, silent_s)
+            await line.listen(channels, hear, silent_s)
         finally:
             line.close()
 
@@ -178,10 +180,12 @@ class _Line(asyncio.Protocol):
         self._transport.write(packed)
         return await answer
 
-    async def listen(self, channel: str, hear: Callable[[bytes], None], silent_s: float) -> None:
+    async def listen(
+        self, channels: Sequence[str], hear: Callable[[bytes], None], silent_s: float
+    ) -> None:
         self._hear = hear
         broken = self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(_packed(("SUBSCRIBE", channel)))
+        self._transport.write(_packed(("SUBSCRIBE", *channels)))
         was_silent = False
         try:
             while True:

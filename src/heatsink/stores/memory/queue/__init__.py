@@ -12,10 +12,11 @@ from heatsink.primitives.slot_time import SlotWitness
 from heatsink.registry.decisions import SoftDecision
 from heatsink.stores.memory.messages import MemorySoft
 
-from .homes import MemoryBarrier, MemoryBatches, MemoryFleet, MemoryLimits, MemorySingles
+from .homes import MemoryBarrier, MemoryBatches, MemoryBell, MemoryFleet, MemoryLimits
 from .moves import MemoryMoves
 from .places import MemoryPlaces
-from .queue import MemoryBell, MemoryQueue
+from .queue import MemoryQueue
+from .singles import MemorySingles
 
 FIRST = founding(BulkSettings(), "memory://")
 
@@ -52,6 +53,7 @@ class MemoryQueueServer:
         """Return the stores below a process's router. Calls on partitions name their place."""
         bell, witness = MemoryBell(self._clock), SlotWitness(clock or self._clock)
         self.queue.bells.append(bell)
+        bell.address = f"bell {len(self.queue.bells)}"
         queue = self.queue.seen_by(witness)
         return QueueStores(
             queue=queue,

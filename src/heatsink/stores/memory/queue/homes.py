@@ -1,4 +1,5 @@
-"""A queue's data outside its partitions, in memory: batch records, rate limits, and the fleet.
+"""A queue's data outside its partitions, in memory: batch records, rate limits, the fleet, and
+the bell.
 
 A rate limit decides when the items of a lane may start. A lane is one action of one tenant. The
 rate is declared, or found by probing. Workers book start times in advance, in *grants* of equal
@@ -19,6 +20,7 @@ faster. So the lane mostly runs near the limit, and speeds up if the limit is ra
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,20 +33,21 @@ from msgspec.structs import replace
 from heatsink.bulk import changes
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, RATE_MAX, Batch, PartEnd, PartPlace, Rate
-from heatsink.bulk.plan import PlaceMarks, QueuePlan, spot_of
+from heatsink.bulk.limits import Offer
+from heatsink.bulk.plan import PlaceMarks, QueuePlan
 from heatsink.bulk.store import (
     ANNOUNCED_MS,
     BOOKED_MS_MAX,
     LATE_MS,
     Grants,
+    Handover,
     PartCounts,
     Roll,
-    Single,
 )
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.slot_time import SlotTime, SlotWitness, Timed, moved_along
 
-from .queue import MemoryQueue, QueuePartition
+from .queue import MemoryQueue
 
 GRANTS_PER_S_MAX = 100  # a faster lane gets several starts per grant
 GRANTS_MAX = 1_000
@@ -393,40 +396,52 @@ class MemoryBatches:
             self._batches.pop(id, None)
 
 
-class MemorySingles(Timed):
-    """Batches of one item, in partitions at the queue's home."""
+class MemoryBell:
+    """Wakes one process when a queue partition may have new items to claim."""
 
-    def __init__(
-        self, clock: Clock, queue: MemoryQueue, batches: MemoryBatches, limits: MemoryLimits
-    ) -> None:
-        super().__init__(clock)
-        self._queue = queue
-        self._batches = batches
-        self._limits = limits
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rung: set[int] = set()
+        self._offers: list[Offer] = []
+        self._handovers: list[Handover] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self.address = ""
 
-    def seen_by(self, witness: SlotWitness) -> Self:
-        view = super().seen_by(witness)
-        view._queue = self._queue.seen_by(witness)
-        view._limits = self._limits.seen_by(witness)
-        return view
+    def ring(self, partition: int) -> None:
+        self._rung.add(partition)
+        self._wake()
 
-    async def accept(self, partition: int, singles: Sequence[Single]) -> list[bool]:
-        queue, now_ms = self._queue.at(partition), self._queue.now_ms(partition)
-        if spot_of(partition).url:
-            return [False] * len(singles)
-        answers = [await self._accept(queue, single, now_ms) for single in singles]
-        self._queue.ring(partition)
-        return answers
+    def offer(self, offer: Offer) -> None:
+        self._offers.append(offer)
+        self._wake()
 
-    async def _accept(self, queue: QueuePartition, single: Single, now_ms: float) -> bool:
-        record = single.record
-        if await self._batches.get(record.id) is None:
-            if record.rate is not None and not self._limits.is_declared(record.lane, record.rate):
-                return False
-            is_rated = await self._limits.rate_of(record.lane) is not None
-            part = replace(single.part, limited=single.part.limited or is_rated)
-            queue.accept(part, single.chunk, self._batches, now_ms)
-        return self._batches.accept(record)
+    def hand_over(self, handover: Handover) -> None:
+        self._handovers.append(handover)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def handovers(self) -> list[Handover]:
+        handovers, self._handovers = self._handovers, []
+        return handovers
+
+    def offers(self) -> list[Offer]:
+        offers, self._offers = self._offers, []
+        return offers
+
+    async def wait(self, timeout_s: float) -> set[int]:
+        if not (self._rung or self._offers or self._handovers):
+            self._waiter = asyncio.get_running_loop().create_future()
+            pause = asyncio.ensure_future(self._clock.sleep(timeout_s))
+            try:
+                await asyncio.wait({self._waiter, pause}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                pause.cancel()
+                self._waiter = None
+        rung, self._rung = self._rung, set()
+        return rung
 
 
 class MemoryBarrier:

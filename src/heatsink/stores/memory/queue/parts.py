@@ -408,6 +408,12 @@ class Rotation:
     def has_tenants(self) -> bool:
         return bool(self._tenants)
 
+    def has_only(self, part: Part) -> bool:
+        """Return whether this part waits, and no other one."""
+        return list(self._tenants) == [part.tenant] and list(self._tenants[part.tenant]) == [
+            part.id
+        ]
+
     def cost_us(self, part: Part) -> float:
         return self._service_us.get(part.action, SERVICE_US)
 

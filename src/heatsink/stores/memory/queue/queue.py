@@ -8,17 +8,15 @@ may have killed the worker.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd
 from heatsink.bulk.controls import NO_CONTROLS, Controls
-from heatsink.bulk.limits import Offer
 from heatsink.bulk.plan import PlaceClosed, PlaceMarks, spot_of
 from heatsink.bulk.store import (
     BACK,
@@ -32,6 +30,7 @@ from heatsink.bulk.store import (
     Claimed,
     ClaimRequest,
     FailedItem,
+    Handover,
     KeptChunk,
     LaneDepth,
     LivePart,
@@ -53,6 +52,7 @@ SUSPECT_PAUSE_MS = 20.0
 QUANTUM_US = 20_000.0
 EXPIRE_MAX = 50  # expired leases that one claim handles; if there are more, `wake_ms` is 0
 WAKE_MAX = 500  # delayed parts that one claim wakes; if there are more, `wake_ms` is 0
+INLINE_MAX = 1024  # bytes of a single that may be handed over
 TALLY = ("claimed", "done", "failed", "retried", "fenced", "expired", "used_us")
 NO_MARKS = PlaceMarks()
 
@@ -94,6 +94,8 @@ class QueuePartition:
     """The newest version of the plan with which somebody changed the partition here."""
     records: Records | None = None
     """The records of batches of one item; None if there are none at this place."""
+    standing: ClaimRequest | None = None
+    handed_over: str = ""  # the lease that a standing claim got last
 
     def check_open(self, partition: int) -> None:
         """Raise `PlaceClosed` if this place has given the partition away after the spot's plan."""
@@ -132,6 +134,22 @@ class QueuePartition:
         share.add(chunk)
         share.steer("release", 0, 0)
         self._put(share, now_ms)
+
+    def hand_over(self, part: Part, body: bytes, now_ms: float) -> Slice | None:
+        """Let the standing claim take the single that was just accepted, if nothing else waits."""
+        request = self.standing
+        is_known = self.time is not None and self.time.told_ms > 0
+        is_owner = request and request.owner == self.owner and now_ms < self.owned_until_ms
+        if request is None or not (is_owner and is_known and self.rotation.has_only(part)):
+            return None
+        if len(body) > INLINE_MAX or part.result_bytes or part.keeps_items or part.keep_ms:
+            return None
+        self.standing = None
+        self.rotation.next()
+        slices: list[Slice] = []
+        self._take(request, self.shares[part.id], 1, slices, now_ms, part.id)
+        self.handed_over = slices[0].attempt
+        return slices[0]
 
     def steer(
         self, part: str, verb: Verb, lap: int, since: int, record: Batch | str | None, now_ms: float
@@ -210,6 +228,7 @@ class QueuePartition:
     def claim(self, request: ClaimRequest, now_ms: float) -> Claimed:
         if self.owner != request.owner or now_ms >= self.owned_until_ms:
             return Claimed(False, [], [], False, None)
+        self.standing = None
         for attempt in request.unanswered:
             self._take_back(attempt, now_ms)
         self._expire(now_ms)
@@ -224,7 +243,11 @@ class QueuePartition:
         lanes = [LaneDepth(lane, self._lane_waiting(lane)) for lane in self.rotation.lanes]
         dues = [lease.until_ms for lease in self.leases.values()] + list(self.sleeping.values())
         wake_ms = max(int(min(dues) - now_ms), 0) if dues else None
-        return Claimed(True, slices, lanes, self.rotation.has_tenants, wake_ms, not is_lost)
+        has_more, kept_ms = self.rotation.has_tenants, 0.0
+        told_ms = self.time.told_ms if self.time else 0.0  # 0: its time is in doubt
+        if request.bell and request.want and told_ms and not (slices or has_more or is_lost):
+            self.standing, kept_ms = request, told_ms
+        return Claimed(True, slices, lanes, has_more, wake_ms, not is_lost, kept_ms)
 
     def _take_back(self, attempt: str, now_ms: float) -> None:
         """Put the items of the claim `attempt` back into the queue.
@@ -236,6 +259,8 @@ class QueuePartition:
             marks = BACK * len(lease.marks)
             self._settle(Outcome(f"{attempt}:{number}", marks, 0), now_ms)
             number += 1
+        if self.handed_over.startswith(f"{attempt}:"):
+            self._settle(Outcome(self.handed_over, BACK, 0), now_ms)
 
     def _expire(self, now_ms: float) -> None:
         dues = [(lease.until_ms, attempt) for attempt, lease in self.leases.items()]
@@ -289,10 +314,11 @@ class QueuePartition:
         most: int,
         slices: list[Slice],
         now_ms: float,
+        name: str = "",
     ) -> int:
         """Lease up to `most` items of one chunk and add their slice to `slices`.
 
-        Returns the number of leased items.
+        The lease is named by the claim, and by `name` or a number. Returns the number of items.
         """
         found = share.take(min(most, request.each_max or most), self.suspects_running, now_ms)
         if found is None:
@@ -300,7 +326,7 @@ class QueuePartition:
             return 0
         chunk, start, count, suspect = found
         cost_us = self.rotation.cost_us(share.part)
-        attempt = f"{request.attempt}:{len(slices)}"
+        attempt = f"{request.attempt}:{name or len(slices)}"
         until_ms = now_ms + request.lease_ms
         self.leases[attempt] = ClaimLease(
             share, chunk, start, RUNNING * count, until_ms, cost_us, suspect
@@ -432,42 +458,6 @@ class QueuePartition:
         )
 
 
-class MemoryBell:
-    """Wakes one process when a queue partition may have new items to claim."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._rung: set[int] = set()
-        self._offers: list[Offer] = []
-        self._waiter: asyncio.Future[None] | None = None
-
-    def ring(self, partition: int) -> None:
-        self._rung.add(partition)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def offer(self, offer: Offer) -> None:
-        self._offers.append(offer)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def offers(self) -> list[Offer]:
-        offers, self._offers = self._offers, []
-        return offers
-
-    async def wait(self, timeout_s: float) -> set[int]:
-        if not self._rung and not self._offers:
-            self._waiter = asyncio.get_running_loop().create_future()
-            pause = asyncio.ensure_future(self._clock.sleep(timeout_s))
-            try:
-                await asyncio.wait({self._waiter, pause}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                pause.cancel()
-                self._waiter = None
-        rung, self._rung = self._rung, set()
-        return rung
-
-
 Partitions = defaultdict[int, QueuePartition]
 
 
@@ -478,7 +468,7 @@ class MemoryQueue(Timed):
         super().__init__(clock)
         self.partitions: Partitions = defaultdict(QueuePartition)
         self.places: dict[str, Partitions] = {"": self.partitions}
-        self.bells: list[MemoryBell] = []
+        self.bells: list[Any] = []  # a `MemoryBell` of each process
 
     def held(self, partition: int) -> QueuePartition:
         """Return the partition at its spot, even if this place has given it away."""
@@ -532,6 +522,12 @@ class MemoryQueue(Timed):
         """Wake all worker processes: the partition may have new items."""
         for bell in self.bells:
             bell.ring(partition)
+
+    def hand_over(self, partition: int, bell: str, taken: Slice, now_ms: float) -> None:
+        """Send a single to the process with this bell."""
+        for each in self.bells:
+            if each.address == bell:
+                each.hand_over(Handover(int(partition), now_ms, taken))
 
     async def control(self, partition: int, controls: Controls) -> bool:
         self.at(partition).control(controls, self.now_ms(partition))

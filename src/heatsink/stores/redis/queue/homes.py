@@ -17,7 +17,7 @@ from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, PartEnd, Rate
 from heatsink.bulk.limits import Offer
 from heatsink.bulk.plan import QueuePlan
-from heatsink.bulk.store import ANNOUNCED_MS, BOOKED_MS_MAX, LATE_MS, Grants, Roll
+from heatsink.bulk.store import ANNOUNCED_MS, BOOKED_MS_MAX, LATE_MS, Grants, Handover, Roll
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.nudge import Nudge
@@ -26,7 +26,7 @@ from heatsink.stores.redis.connection import Connection, Word, open_driver
 from heatsink.stores.redis.prompt import PromptRedis
 
 from .keys import QueueKeys
-from .queue import RedisQueue
+from .queue import RedisQueue, handover_of
 from .scripts import Script, SlotClock
 
 INDEX_MAX = 10_000
@@ -38,6 +38,7 @@ _OPERATIONS = ("declare", "reserve", "refused", "rate")
 _OFFER = msgspec.msgpack.Decoder(Offer)
 _PLAN = msgspec.msgpack.Decoder(QueuePlan)
 _ANY_VERSION = "-inf"
+HANDOVER = b"H"
 OFFER = b"\x93"  # an array of three, which no number begins with
 LISTEN_S = 5.0
 AGAIN_S = 1.0
@@ -292,6 +293,8 @@ class RedisBell:
         self._rng = rng
         self._rung: set[int] = set()
         self._offers: list[Offer] = []
+        self._handovers: list[Handover] = []
+        self.address = f"{channel}/{rng.getrandbits(64):016x}"
         self._ring = Nudge()
         self._ears: dict[RedisAddress, asyncio.Task[None]] = {}
 
@@ -299,7 +302,7 @@ class RedisBell:
         for address in self._addresses():
             if address not in self._ears:
                 self._ears[address] = asyncio.ensure_future(self._listen(address))
-        if not self._rung and not self._offers:
+        if not (self._rung or self._offers or self._handovers):
             await self._ring.wait(timeout_s)
         rung, self._rung = self._rung, set()
         return rung
@@ -320,7 +323,7 @@ class RedisBell:
         driver: Any = open_driver(address)
         try:
             if isinstance(driver, PromptRedis):
-                await driver.listen(self._channel, self._heard, LISTEN_S)
+                await driver.listen((self._channel, self.address), self._heard, LISTEN_S)
             else:
                 await self._hear_slowly(driver.pubsub())
         finally:
@@ -328,7 +331,7 @@ class RedisBell:
 
     async def _hear_slowly(self, pubsub: Any) -> None:
         try:
-            await pubsub.subscribe(self._channel)
+            await pubsub.subscribe(self._channel, self.address)
             while await self._hears(pubsub):
                 pass
         finally:
@@ -350,9 +353,15 @@ class RedisBell:
     def _heard(self, data: bytes) -> None:
         if data.startswith(OFFER):
             self._offers.append(_OFFER.decode(data))
+        elif data.startswith(HANDOVER):
+            self._handovers.append(handover_of(data))
         else:
             self._rung.add(int(data))
         self._ring()
+
+    def handovers(self) -> list[Handover]:
+        handovers, self._handovers = self._handovers, []
+        return handovers
 
     def offers(self) -> list[Offer]:
         offers, self._offers = self._offers, []

@@ -20,6 +20,7 @@ from heatsink.bulk.store import (
     Claimed,
     ClaimRequest,
     FailedItem,
+    Handover,
     KeptChunk,
     LaneDepth,
     LivePart,
@@ -177,11 +178,11 @@ class RedisQueue:
         words = (
             *(request.owner, request.attempt, request.want, request.lease_ms),
             *(grants, unanswered, request.controls.incarnation, request.controls.version),
-            request.each_max,
+            *(request.each_max, request.bell),
         )
         owned, told, *rest = await self.run("claim", partition, *words)
         self.heard(partition, told)
-        return _claimed(rest, request.attempt) if owned else NOT_OWNED
+        return _claimed(rest, request.attempt, float(told)) if owned else NOT_OWNED
 
     async def settle(
         self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
@@ -379,8 +380,8 @@ def _load(answer: Sequence[Any]) -> PartitionLoad:
     return PartitionLoad(*words)
 
 
-def _claimed(answer: Sequence[Any], attempt: str) -> Claimed:
-    more, wake_ms, lanes, infos, bodies, slices, controlled = answer
+def _claimed(answer: Sequence[Any], attempt: str, now_ms: float) -> Claimed:
+    more, wake_ms, lanes, infos, bodies, slices, controlled, stands = answer
     depths = zip(lanes[::2], lanes[1::2], strict=True)
     parts = [_INFO.decode(info) for info in infos]
     return Claimed(
@@ -390,7 +391,17 @@ def _claimed(answer: Sequence[Any], attempt: str) -> Claimed:
         bool(more),
         None if wake_ms < 0 else wake_ms,
         bool(controlled),
+        now_ms if stands else 0.0,
     )
+
+
+def handover_of(message: bytes) -> Handover:
+    """Return what `accept.lua` sent to a bell."""
+    partition, now_ms, attempt, size, rest = message[1:].split(b" ", 4)
+    info, body = _INFO.decode(rest[: int(size)]), rest[int(size) :]
+    (taken,) = _slices(attempt.decode(), [info], [body], [0, 0, 0, 1, 0])
+    name = f"{attempt.decode()}:{taken.part}"
+    return Handover(int(partition), float(now_ms), msgspec.structs.replace(taken, attempt=name))
 
 
 def _slices(

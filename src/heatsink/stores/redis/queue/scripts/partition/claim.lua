@@ -1,9 +1,11 @@
 -- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs, packed attempts whose
 -- reply the caller never received, incarnation and version of the controls that the caller knows,
--- and how many items a slice may have (0: any number).
--- Leases items to the attempt, unless the partition has lost these controls.
--- Returns {owned, time, more, wake_ms, lanes, parts, bodies, slices, 1 unless control() is needed}. Slices refer to parts and
--- bodies by number, so that a shared one is sent once.
+-- how many items a slice may have (0: any number), and a bell ("": none).
+-- Leases items to the attempt, unless the partition has lost these controls. A claim with a bell that
+-- finds nothing becomes the standing claim, which accept.lua carries out.
+-- Returns {owned, time, more, wake_ms, lanes, parts, bodies, slices, 1 unless control() is needed, 1 if
+-- this is the standing claim now}. Slices refer to parts and bodies by number, so that a shared one is
+-- sent once.
 begin()
 local LANES_MAX, AHEAD_MAX, PAUSED_MAX = 1000, 100, 500
 local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -11,6 +13,7 @@ local each_max = tonumber(ARGV[10]) > 0 and tonumber(ARGV[10]) or math.huge
 if meta.owner ~= owner or now >= meta.until_ms then
   return { 0, exactly(told) }
 end
+if meta.standing then meta.standing = '' end
 
 local infos, info_of, bodies, body_of, slices, count_of, paused = {}, {}, {}, {}, {}, 0, 0
 local texts = {} -- chunks that were read
@@ -30,6 +33,8 @@ local function take_back(name)
     number = number + 1
     lease = find_lease(name .. ':' .. number)
   end
+  local handed_over = meta.handed_over or ''
+  if string.sub(handed_over, 1, #name + 1) == name .. ':' then settle(handed_over, 'b', 0, {}) end
 end
 
 local function expire()
@@ -354,7 +359,11 @@ if not is_lost and not find_lease(attempt .. ':0') then -- else this call was de
   for _, grant in ipairs(cmsgpack.unpack(ARGV[6])) do serve_lane(grant[1], grant[2]) end
   serve_tenants()
 end
-save()
 has_more = has_more or redis.call('EXISTS', TENANTS)
+local is_controlled = not (is_lost or meta.sweep)
+local finds_nothing = want > 0 and count_of == 0 and has_more == 0
+local stands = ARGV[11] ~= '' and finds_nothing and is_controlled and told ~= 0
+if stands then meta.standing = cmsgpack.pack({ owner, attempt, lease_ms, ARGV[11] }) end
+save()
 return { 1, exactly(told), has_more, wake_ms(), lanes(), infos, bodies, slices,
-  (is_lost or meta.sweep) and 0 or 1 }
+  is_controlled and 1 or 0, stands and 1 or 0 }

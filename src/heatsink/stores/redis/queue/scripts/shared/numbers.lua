@@ -30,7 +30,8 @@ local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures
   '/missing', '/record', '/results' }
 local ENDED = string.byte('E') -- begins the record of a single that has ended: see rotation.lua
 local IS_OPEN = { running = true, paused = true, cancelling = true } -- states of a record
-local IS_TEXT = { owner = true, moved_to = true, ruled_by = true, sweep = true } -- of META
+local IS_TEXT = { owner = true, moved_to = true, ruled_by = true, sweep = true, standing = true,
+  handed_over = true } -- of META
 local IS_LIVE = { ready = true, paused = true, cancelled = true }
 local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE,
   START, RESULT_BYTES, KEEPS_ITEMS, KEEP_MS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
