@@ -75,9 +75,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     is random, unguessable and used only once. `unanswered` are the names of earlier claims of this
     owner whose answers never arrived. The items of these claims do not run, so the store takes the
     items back. A partition that has lost its controls, for example in a fail-over, hands out
-    nothing: compare `Claimed.controlled`. A slice has at most `each_max` items; 0 means no such
-    maximum.
-    A partition without items to hand out keeps a claim with a `bell` as its *standing claim*, until
+    nothing: compare `Claimed.controlled`. A slice has at most `each_max` items, if this is not 0. A
+    partition without items to hand out keeps a claim with a `bell` as its *standing claim*, until
     the next claim of its owner: see `Handover`.
     """
 
@@ -142,8 +141,8 @@ class Claimed(msgspec.Struct, frozen=True):
 class Handover(msgspec.Struct, frozen=True):
     """A single that the partition's standing claim got at `now_ms`, under the lease `claim:part`.
 
-    If nothing else waits, the call that accepts a single carries the standing claim out. The
-    message may be lost or late. So the next claim names a standing claim that was not answered.
+    If nothing else waits, the call that accepts a single carries the standing claim out. This
+    message may be lost, so the next claim names a standing claim that was not answered.
     """
 
     partition: int
@@ -487,10 +486,7 @@ class FleetStore(PlanStore, Protocol):
     """Membership of consumers, ownership of partitions, and the plan."""
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> Roll:
-        """Make the consumer a member for `ttl_ms`, or renew its membership for this time.
-
-        `actions` are the actions that the consumer offers.
-        """
+        """Make the consumer, which offers `actions`, a member for `ttl_ms`, or renew this."""
 
     async def leave(self, consumer: str) -> None: ...
 
@@ -516,18 +512,15 @@ class FleetStore(PlanStore, Protocol):
 
 
 class Bell(Protocol):
-    """Wakes consumers when there is work.
+    """Wakes consumers when there is work. Notifications may get lost: consumers also poll."""
 
-    A notification may get lost, so consumers also poll the store.
-    """
+    address: str  # claims that name it as their `bell` send their handovers to it
 
     async def wait(self, timeout_s: float) -> set[int]:
-        """Wait at most `timeout_s` until a part is released or resumed, or for what comes below.
+        """Wait at most `timeout_s` for parts that are released or resumed, offers and handovers.
 
-        Returns the partitions in which parts were released or resumed since the last call.
+        Returns the partitions of these parts.
         """
-
-    address: str  # the `bell` of claims whose handovers it gets
 
     def offers(self) -> list[Offer]:
         """Return the places at limits offered since the last call."""
