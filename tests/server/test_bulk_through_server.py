@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from click.testing import CliRunner, Result
@@ -274,3 +276,106 @@ def test_a_worker_beside_a_server_without_actions_runs_all_items(tmp_path: Path)
             words = ("submit", "act", str(file), "--id", f"b{number}", "--one-partition")
             done = run(*words, "--server", served.url)
             assert "done: 3 done, 0 failed of 3" in done.stderr
+
+
+class LosesConnections(BaseHTTPRequestHandler):
+    """Does what it is asked, and closes the connection; or answers POST, and then nothing more."""
+
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Lossy)
+        if "chunked" in self.headers.get("transfer-encoding", ""):
+            while self.rfile.readline() != b"0\r\n":
+                pass
+        self.server.has_done.append(self.path)
+        if self.server.answers:
+            body = json.dumps({"id": "big", "items": 2, "state": "running"}).encode()
+            self.send_response(202)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Write no log."""
+
+
+class Lossy(ThreadingHTTPServer):
+    def __init__(self, answers: bool) -> None:
+        super().__init__(("127.0.0.1", 0), LosesConnections)
+        self.answers = answers
+        self.has_done: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+@contextmanager
+def lossy(answers: bool) -> Iterator[Lossy]:
+    with Lossy(answers) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_batch_is_said_to_be_accepted_though_its_server_is_lost_while_it_is_watched(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "items.jsonl"
+    file.write_text("1\n2\n")
+    with lossy(answers=True) as server:
+        said = run("submit", "slow", str(file), "--server", server.url)
+    assert (said.exit_code, said.stdout) == (1, "big\n")
+    assert "nothing was accepted" not in said.stderr
+    assert "The batch big is accepted: workers go on with it" in said.stderr
+    assert f"heatsink bulk status big --server {server.url}\n" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("order", "advice"),
+    [
+        ((), "To see whether the batch was accepted: heatsink bulk list --server http://"),
+        (("--id", "mine"), "A retry with the same --id mine creates no second batch."),
+    ],
+)
+def test_a_submission_whose_answer_is_lost_is_said_to_be_unknown(
+    tmp_path: Path, order: tuple[str, ...], advice: str
+) -> None:
+    file = tmp_path / "items.jsonl"
+    file.write_text("1\n2\n")
+    with lossy(answers=False) as server:
+        said = run("submit", "slow", str(file), *order, "--server", server.url)
+        assert server.has_done
+    assert (said.exit_code, said.stdout) == (1, "")
+    assert "accepted;" not in said.stderr
+    assert "nothing was accepted" not in said.stderr
+    assert "It is not known whether the server has done this" in said.stderr
+    assert advice in said.stderr
+
+
+def test_a_server_that_is_not_there_has_accepted_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "items.jsonl"
+    file.write_text("1\n2\n")
+    with lossy(answers=False) as server:
+        pass
+    said = run("submit", "slow", str(file), "--server", server.url)
+    assert "no server answers at " in said.stderr
+    assert "; nothing was accepted" in said.stderr
+
+
+def test_a_change_whose_answer_is_lost_is_said_to_be_unknown() -> None:
+    with lossy(answers=False) as server:
+        said = run("cancel", "big", "--server", server.url)
+        assert server.has_done
+    assert said.exit_code == 1
+    assert "no server answers" not in said.stderr
+    assert "It is not known whether the server has done this" in said.stderr
+
+
+def test_a_change_that_was_made_is_not_said_to_have_failed_if_no_status_follows() -> None:
+    with lossy(answers=True) as server:
+        plain = run("cancel", "big", "--server", server.url)
+        as_json = run("cancel", "big", "--json", "--server", server.url)
+    assert (plain.exit_code, plain.stdout) == (0, "big: waiting items will not run\n")
+    assert as_json.exit_code == 1
+    assert "big: waiting items will not run, but no status: " in as_json.stderr

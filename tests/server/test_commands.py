@@ -29,8 +29,9 @@ from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import InvalidBody, InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.ids import IdScheme, Snowflake, Ulid, Uuid7
-from heatsink.server.commands.bulk import read_items, same_queue_options, submit
+from heatsink.server.commands.bulk import same_queue_options, submit
 from heatsink.server.commands.coordinator import ids_of
+from heatsink.server.commands.item_files import read_items
 from heatsink.server.commands.worker import find_actions
 from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials
 from heatsink.stores.embedded import free_port

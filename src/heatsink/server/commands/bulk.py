@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import shlex
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,79 +26,25 @@ from heatsink.bulk.plan import NUMBERS_MAX, PartitionPlace, place_in
 from heatsink.bulk.settings import PARTITIONS_MAX
 from heatsink.bulk.submit import PRIORITY_MAX
 from heatsink.client.queue import connect_queue
-from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
+from heatsink.errors import HeatsinkError, InvalidSetting, Retryable, Unavailable
 from heatsink.primitives.checks import shown, shown_url
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.words import counted
 from heatsink.server.api.bulk_shapes import ControlLines, KeyUseLine, LimitLine
 from heatsink.server.api.calls.bulk import failure_lines, result_lines
 from heatsink.server.api.calls.operations import limit_lines
-from heatsink.server.api.requests import read_json
 
 from .configuration import WORD, WholeRange, config_option, json_option
+from .item_files import count_items, drawn, read_items
 from .progress import progress_bar
 from .queue_options import check_exists, queue_options, queue_or_server_options, settings_from
-from .remote import Remote
+from .remote import NeverSent, NoAnswer, Remote
 from .remote_bulk import RemoteBulk
 from .settings import changed_in, shown_value
 from .store import store_option
 
 LOOK_S = 0.2
 CONFIRMING = "all items are sent; waiting until the queue confirms them"
-
-
-def read_items(file: Path) -> Iterator[Any]:
-    """Read items one by one, so that a file may be larger than memory."""
-    readers = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
-    reader = readers.get(file.suffix.lower())
-    if reader is None:
-        raise InvalidSetting(f"{file.name} must end in {', '.join(readers)}")
-    return reader(file)
-
-
-def _csv(file: Path) -> Iterator[Any]:
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            rows = csv.DictReader(lines, strict=True)
-            _check_header(file, rows.fieldnames)
-            for row in rows:
-                if None in row or None in row.values():
-                    raise InvalidBody(
-                        f"{file.name} line {rows.line_num} has more or fewer columns than the "
-                        "header: correct the line"
-                    )
-                yield row
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InvalidBody(f"{file.name} cannot be read as CSV in UTF-8: {error}") from None
-
-
-def _check_header(file: Path, names: Sequence[str] | None) -> None:
-    if not names:
-        raise InvalidBody(f"{file.name} is empty: its first line must name the columns")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InvalidBody(f"{file.name} names the column {twice[0]!r} twice: rename one of them")
-
-
-def _json_lines(file: Path) -> Iterator[Any]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                try:
-                    yield read_json(msgspec.json.decode, line)
-                except msgspec.DecodeError as error:
-                    raise InvalidBody(f"{file.name} line {number} is not JSON: {error}") from None
-
-
-def _count(file: Path, bulk: Bulk | RemoteBulk) -> int:
-    """Return about how many items the file has, for the progress bar.
-
-    For a server, first read the whole file, to find errors in it. Otherwise the server would only
-    see that the command stops sending.
-    """
-    if isinstance(bulk, RemoteBulk):
-        return sum(1 for _ in read_items(file))
-    with file.open("rb") as lines:
-        return sum(1 for _ in lines)
 
 
 @click.group()
@@ -227,13 +172,15 @@ def submit(
     more = ("result_bytes", "result_days", "then", "otherwise", "unique", "within")
     kept = {name: others.pop(name) for name in more}
     order |= {name: value for name, value in kept.items() if value is not None}
+    is_sent: list[bool] = []
     accepted_as: list[str] = []
 
     async def run(bulk: Bulk) -> BatchProgress:
         with progress_bar() as bar:
-            staged = bar.add_task("submitting", total=_count(file, bulk))
+            staged = bar.add_task("submitting", total=count_items(file, bulk))
             confirms = partial(bar.update, staged, description=CONFIRMING)
-            items = _counted(read_items(file), lambda: bar.advance(staged), confirms)
+            items = drawn(read_items(file), lambda: bar.advance(staged), confirms)
+            is_sent.append(True)
             accepted = await bulk.submit(
                 action, items, id=batch_id, spread=not one_partition, **order
             )
@@ -246,8 +193,15 @@ def submit(
 
     try:
         progress = _with_bulk(run, **others)
-    except Unavailable as error:  # from opening the queue: `bulk.submit` raises Overloaded
-        raise Unavailable(f"{error}; nothing was accepted") from error
+    except HeatsinkError as error:
+        same_queue = same_queue_options(**others)
+        if accepted_as:
+            raise Unavailable(f"{error}\n{_accepted(accepted_as[0], same_queue)}") from error
+        if isinstance(error, NoAnswer):
+            raise NoAnswer(f"{error}\n{_unconfirmed(batch_id, same_queue)}") from error
+        if isinstance(error, Unavailable) and (isinstance(error, NeverSent) or not is_sent):
+            raise Unavailable(f"{error}; nothing was accepted") from error
+        raise
     except KeyboardInterrupt:
         click.echo(_interrupted(same_queue_options(**others), *accepted_as), err=True)
         raise
@@ -295,24 +249,26 @@ def _interrupted(same_queue: str, accepted: str = "") -> str:
             f"accepted: heatsink bulk list {same_queue}\n"
             "A retry with the same --id creates no second batch."
         )
+    return f"Interrupted. {_accepted(accepted, same_queue)}"
+
+
+def _accepted(id: str, same_queue: str) -> str:
     return (
-        f"Interrupted. The batch {accepted} is accepted: workers go on with it. Watch it:\n"
-        f"heatsink bulk status {shlex.quote(accepted)} {same_queue}\n"
-        f"or cancel it:\nheatsink bulk cancel {shlex.quote(accepted)} {same_queue}"
+        f"The batch {id} is accepted: workers go on with it. Watch it:\n"
+        f"heatsink bulk status {shlex.quote(id)} {same_queue}\n"
+        f"or cancel it:\nheatsink bulk cancel {shlex.quote(id)} {same_queue}"
     )
+
+
+def _unconfirmed(id: str | None, same_queue: str) -> str:
+    """Return how to find out whether a batch was accepted, if the answer was lost."""
+    if id is None:
+        return f"To see whether the batch was accepted: heatsink bulk list {same_queue}"
+    return f"A retry with the same --id {shlex.quote(id)} creates no second batch."
 
 
 def _print_json(value: object) -> None:
     click.echo(msgspec.json.encode(value).decode())
-
-
-def _counted(
-    items: Iterable[Any], count: Callable[[], None], all_sent: Callable[[], None]
-) -> Iterator[Any]:
-    for item in items:
-        count()
-        yield item
-    all_sent()
 
 
 async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
@@ -497,9 +453,12 @@ def _steering(name: str, method: str, said: str, text: str) -> None:
     @queue_or_server_options
     @json_option
     def steer(batch_id: str, as_json: bool, **options: Any) -> None:
-        async def run(bulk: Bulk) -> BatchProgress:
+        async def run(bulk: Bulk) -> BatchProgress | None:
             await getattr(bulk, method)(batch_id)
-            return await bulk.status(batch_id)
+            try:
+                return await bulk.status(batch_id) if as_json else None
+            except HeatsinkError as error:
+                raise Unavailable(f"{batch_id}: {said}, but no status: {error}") from error
 
         progress = _with_bulk(run, **options)
         if as_json:
@@ -567,6 +526,7 @@ def place(partition: int, url: str, as_json: bool, **options: Any) -> None:
     run it again to continue. To cancel the move, place the partition where it is now.
     """
     before: list[str] = []
+    is_moved: list[bool] = []
 
     async def run(bulk: Bulk) -> PartitionPlace:
         before.append(place_in(await bulk.plan(), partition).place)
@@ -574,23 +534,28 @@ def place(partition: int, url: str, as_json: bool, **options: Any) -> None:
             shown = bar.add_task(f"asking the Redis at {shown_url(url)}", total=None)
             async for step in bulk.moving(partition, url):
                 bar.update(shown, description=told(step))
+        is_moved.append(True)
         return place_in(await bulk.plan(), partition)
 
     try:
         found = _with_bulk(run, **options)
     except KeyboardInterrupt:
-        click.echo(_unfinished(partition, *before), err=True)
+        click.echo(f"Interrupted. {_unfinished(partition, is_moved, *before)}", err=True)
         raise
+    except Retryable as error:
+        raise Unavailable(f"{error}. {_unfinished(partition, is_moved, *before)}") from error
     if as_json:
         _print_json(found)
     else:
         click.echo(f"partition {partition} is at {found.place}")
 
 
-def _unfinished(partition: int, before: str = "") -> str:
+def _unfinished(partition: int, is_moved: Sequence[bool], before: str = "") -> str:
     if not before:
-        return "Interrupted before the move began."
+        return "The move has not begun."
+    if is_moved:
+        return f"Partition {partition} has moved. See: heatsink bulk places"
     return (
-        f"Interrupted. Partition {partition} gets no new parts until the move is done: run the "
+        f"If the move has begun, partition {partition} gets no new parts until it is done: run the "
         f"same command again, or give the move up: heatsink bulk place {partition} {before}"
     )

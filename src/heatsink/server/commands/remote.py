@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from ssl import SSLCertVerificationError, SSLError
@@ -25,6 +25,16 @@ SERVER = "http://127.0.0.1:8321"
 TIMEOUT_S = 35.0
 PIECE_BYTES = 64 * 1_024
 WRONG_COMMAND = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+OF_A_PROXY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT)
+WHILE_SENDING = (BrokenPipeError, ConnectionResetError, ConnectionAbortedError)
+
+
+class NeverSent(Unavailable):
+    """No connection to the server: it has received nothing of the request."""
+
+
+class NoAnswer(Unavailable):
+    """The connection broke before the answer: the server may have done what was asked."""
 
 
 class Remote:
@@ -53,7 +63,7 @@ class Remote:
 
     def lines(self, *path: str, **query: Any) -> Iterator[bytes]:
         """Yield the lines of a streamed response, as they arrive."""
-        with self._open("GET", _where(path, query), None, {}) as answer:
+        with self._open("GET", _where(path, query), None, {}) as answer, self._reading("GET"):
             yield from answer
 
     def send(
@@ -70,6 +80,9 @@ class Remote:
         with closing(kind(parts.netloc, timeout=TIMEOUT_S)) as connection:
             try:
                 connection.connect()
+            except OSError as error:
+                raise self._unreachable(error) from None
+            with self._reading("POST"):
                 where = parts.path + _where(path, query)
                 sent["transfer-encoding"] = "chunked"
                 try:
@@ -79,8 +92,6 @@ class Remote:
                     pass  # the server has refused: its answer says why
                 answer = connection.getresponse()
                 text = answer.read()
-            except (HTTPException, OSError) as error:
-                raise self._unreachable(error) from None
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 raise _refusal(answer.status, text, "authorization" in sent)
             return msgspec.json.decode(text)
@@ -115,7 +126,7 @@ class Remote:
                 "an argument cannot be sent over HTTP: check the key, the reason, --token and "
                 "--server for unusual characters"
             ) from None
-        with answer:
+        with answer, self._reading(method):
             return msgspec.json.decode(answer.read())
 
     def _open(
@@ -123,21 +134,38 @@ class Remote:
     ) -> HTTPResponse:
         sent = {**self._headers, **headers, "content-type": "application/json"}
         request = Request(self._url + where, body, sent, method=method)  # noqa: S310 - checked
-        try:
-            return urlopen(request, timeout=TIMEOUT_S)  # type: ignore[no-any-return]  # noqa: S310
-        except HTTPError as error:
-            raise _refusal(error.code, error.read(), "authorization" in sent) from None
-        except (URLError, HTTPException, OSError) as error:
-            raise self._unreachable(error) from None
+        with self._reading(method):
+            try:
+                return urlopen(request, timeout=TIMEOUT_S)  # type: ignore[no-any-return]  # noqa: S310
+            except HTTPError as error:
+                raise _refusal(error.code, error.read(), "authorization" in sent) from None
+            except URLError as error:
+                if isinstance(error.reason, WHILE_SENDING):
+                    raise error.reason from None
+                raise self._unreachable(error) from None
 
-    def _unreachable(self, error: Exception) -> Unavailable:
+    def _unreachable(self, error: Exception) -> NeverSent:
         reason = getattr(error, "reason", error)
         if isinstance(reason, SSLError) and self._url.startswith("https:"):
-            return Unavailable(_no_tls(self._url, reason))
-        return Unavailable(
+            return NeverSent(_no_tls(self._url, reason))
+        return NeverSent(
             f"no server answers at {shown_url(self._url)} ({reason}): start `heatsink serve`, "
             "or name another with --server"
         )
+
+    @contextmanager
+    def _reading(self, method: str) -> Iterator[None]:
+        """Raise `NoAnswer` if the connection breaks in the block, which starts to send."""
+        try:
+            yield
+        except (HTTPException, OSError) as error:
+            lost = f"the connection to {shown_url(self._url)} was lost before the whole answer came"
+            if method == "GET":
+                raise NoAnswer(f"{lost} ({error}): check that the server runs") from None
+            raise NoAnswer(
+                f"{lost} ({error}). It is not known whether the server has done this: when it "
+                "answers again, look, or repeat the command"
+            ) from None
 
 
 class _Answered(Exception):
@@ -190,6 +218,11 @@ def _refusal(status: int, answer: bytes, has_token: bool) -> HeatsinkError:
         problem = msgspec.json.decode(answer)
         detail = str(problem["detail"])
     except (msgspec.MsgspecError, KeyError, TypeError):
+        if status in OF_A_PROXY:
+            return NoAnswer(
+                f"a proxy answered {status} for the server. It is not known whether the server has "
+                "done this: when it answers again, look, or repeat the command"
+            )
         detail = "is this a Heatsink server?"
     return _kind(status)(f"the server answered {status}: {detail}")
 
