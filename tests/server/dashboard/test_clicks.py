@@ -150,6 +150,32 @@ def test_nothing_is_typed_into_a_schedule_that_is_still_loading(site: Site, visi
     assert httpx.delete(at).is_success
 
 
+def test_a_change_whose_answer_is_lost_is_said_to_be_unknown(site: Site, visit: Visit) -> None:
+    at = f"{site.url}/v1/schedules/lost"
+    page = visit(f"{site.url}/bulk", allow=True)
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    page.route(
+        "**/v1/schedules/lost", lambda route: lose(route) if is_put(route) else route.continue_()
+    )
+    page.get_by_text("Set a schedule").click()
+    page.get_by_label("Schedule", exact=True).fill("lost")
+    page.get_by_label("Action", exact=True).fill("resize")
+    page.get_by_label("Items (a JSON array)").fill("[1]")
+    page.get_by_label("Every (seconds)").fill("86400")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_text("it is not known whether this was done")).to_be_visible()
+    expect(page.get_by_text("Failed: ")).to_have_count(0)
+    assert httpx.delete(at).is_success, "it was done"
+
+
+def is_put(route: Route) -> bool:
+    return route.request.method == "PUT"
+
+
 def json_text(value: object) -> str:
     """JSON as a browser writes it."""
     return json.dumps(value, separators=(",", ":"))
@@ -263,6 +289,7 @@ def test_an_empty_page_says_what_to_do_and_comes_back_by_itself(
     with serving(tmp_path, *EMPTY, "--port", port) as served:
         page = visit(f"{served.url}/bulk", allow=True)
         expect(page.get_by_text("No batches yet. Submit one:")).to_be_visible()
+        expect(page.get_by_text(f"items.jsonl --server {served.url}")).to_be_visible()
         page.screenshot(path=SHOTS / "empty.png")
         row = row_of(page, submit(served.url, "tag", "shop", 3))
         expect(row).to_contain_text("waiting: no worker has action 'tag'")

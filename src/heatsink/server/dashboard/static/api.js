@@ -9,6 +9,13 @@ export class Refused extends Error {
   }
 }
 
+// A change was sent, and its answer was lost.
+export class Unknown extends Error {}
+
+const LOST = "The connection broke before the answer, so it is not known whether this was done. "
+  + "Look at this page when it is connected again, before you repeat it.";
+const OF_A_PROXY = [502, 504];
+
 export const hasToken = () => Boolean(sessionStorage.getItem(KEPT));
 export const keepToken = (token) => sessionStorage.setItem(KEPT, token);
 
@@ -38,7 +45,12 @@ export async function send(method, path, body) {
     options.body = JSON.stringify(body);
     options.headers = { "Content-Type": "application/json" };
   }
-  return (await open(path, options)).json();
+  try {
+    return await (await open(path, options)).json();
+  } catch (error) {
+    if (error instanceof Refused && !OF_A_PROXY.includes(error.status)) throw error;
+    throw new Unknown(LOST);
+  }
 }
 
 export const part = encodeURIComponent;

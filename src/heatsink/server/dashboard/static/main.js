@@ -1,6 +1,6 @@
 // Starts everything: follows the events, shows the page of the URL, and the state of the connection.
 
-import { hasToken, keepToken } from "/static/api.js";
+import { hasToken, keepToken, Unknown } from "/static/api.js";
 import { h, write } from "/static/elements.js";
 import { follow } from "/static/feed.js";
 import { catchUp, take, tick } from "/static/history.js";
@@ -48,7 +48,7 @@ const app = {
       await act();
       app.say(done);
     } catch (error) {
-      app.say(`Failed: ${error.message}`, true);
+      app.say(error instanceof Unknown ? error.message : `Failed: ${error.message}`, true);
     }
   },
   go(url) {

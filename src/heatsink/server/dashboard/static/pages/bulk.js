@@ -20,7 +20,7 @@ const NO_BATCHES = [
   "No batches yet. Submit one: ",
   h("code", {}, `curl -H 'content-type: application/json' -d '[1, 2, 3]' ${location.origin}/v1/bulk/ACTION`),
   " or ",
-  h("code", {}, "heatsink bulk submit ACTION items.jsonl --queue URL"),
+  h("code", {}, `heatsink bulk submit ACTION items.jsonl --server ${location.origin}`),
 ];
 const NO_QUEUE = [
   "This server has no queue, so it accepts no bulk actions and no timelines. To give it one: ",
