@@ -155,6 +155,14 @@ async def test_another_media_type(api: AsyncClient) -> None:
     check(await api.post("/v1/bulk/tag", content=b"[]", headers=headers), 415)
 
 
+@pytest.mark.parametrize("body", [b'{"body":"x"}', b"\x1f\x8b\x08"])
+@pytest.mark.parametrize("path", [MESSAGES, "/v1/bulk/tag"])
+async def test_a_compressed_body(api: AsyncClient, path: str, body: bytes) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    told = check(await api.post(path, content=body, headers=headers), 415)["detail"]
+    assert "send the body uncompressed" in told
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [

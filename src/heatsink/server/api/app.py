@@ -38,6 +38,7 @@ from .requests import (
     RouteTable,
     Service,
     check_length,
+    check_uncompressed,
     read_body,
     read_json,
 )
@@ -228,6 +229,7 @@ class _Line:
         kind = asked.headers.get(b"content-type", b"application/json").partition(b";")[0]
         if kind.strip().lower() != b"application/json":
             raise Refusal(415, f"the body must be JSON: send the header {JSON_HEADER!r}")
+        check_uncompressed(asked.headers)
         check_length(asked.headers, self._limit)
         return await read_body(asked.receive, self._limit)
 

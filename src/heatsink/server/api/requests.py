@@ -425,6 +425,16 @@ async def read_body(receive: Receive, limit: int) -> bytes:
     raise Gone
 
 
+def check_uncompressed(headers: Mapping[bytes, bytes]) -> None:
+    encoding = headers.get(b"content-encoding", b"").strip().lower()
+    if encoding not in (b"", b"identity"):
+        raise Refusal(
+            415,
+            "the server does not read compressed bodies: send the body uncompressed, without the "
+            "header content-encoding",
+        )
+
+
 async def stream_body(receive: Receive, limits: RequestLimits) -> AsyncIterator[bytes]:
     size, more = 0, True
     while more:

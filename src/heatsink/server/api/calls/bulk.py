@@ -33,6 +33,7 @@ from heatsink.server.api.requests import (
     Handler,
     Reply,
     RequestLimits,
+    check_uncompressed,
     read_body,
     read_json,
     retry_key_of,
@@ -72,6 +73,7 @@ async def submit(call: ApiCall[BulkQuery, None]) -> Reply:
 
 
 async def _items(call: ApiCall[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
+    check_uncompressed(call.headers)
     limits = call.service.limits
     kind = call.headers.get(b"content-type", ARRAY.encode()).partition(b";")[0].strip().lower()
     if kind == LINES.encode():
