@@ -69,15 +69,29 @@ def test_a_slow_command_prints_plain_lines_without_a_terminal(
 def test_a_line_without_an_end_in_sight_says_how_long_it_took_so_far() -> None:
     bar = Progress(get_time=iter(range(0, 100, 20)).__next__, disable=True)
     bar.add_task("running", total=3)
-    assert line_of(bar.tasks[0]) == "running: 0 %, 40 s so far"
+    assert line_of(bar.tasks[0]) == "running: 0 %, 20 s so far"
 
 
 def test_a_line_says_what_is_left() -> None:
-    bar = Progress(get_time=iter(range(100)).__next__, disable=True)
+    now_s = 0.0
+    bar = Progress(get_time=lambda: now_s, disable=True)
     task = bar.add_task("replaying", total=10)
-    for _ in range(5):
-        bar.advance(task)
+    bar.advance(task, 5)
+    now_s = 5.0
     assert line_of(bar.tasks[0]) == "replaying: 50 %, about 5 s left"
+
+
+def test_the_time_left_grows_while_nothing_moves_until_it_would_be_false() -> None:
+    now_s = 0.0
+    bar = Progress(get_time=lambda: now_s, disable=True)
+    task = bar.add_task("running", total=100)
+    for done in range(1, 90):
+        now_s = float(done)
+        bar.update(task, completed=done)
+    assert line_of(bar.tasks[0]) == "running: 89 %, about 11 s left"
+    now_s = 178.0
+    assert line_of(bar.tasks[0], still_s=10.0) == "running: 89 %, about 22 s left"
+    assert line_of(bar.tasks[0], still_s=89.0) == "running: 89 %, 2.97 min so far"
 
 
 def test_a_terminal_shows_a_count_where_the_total_is_unknown(

@@ -6,6 +6,8 @@ On a terminal it is a bar. If stderr is a file or a pipe, it is a plain line eve
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
+from math import ceil
 from threading import Event, Thread
 from typing import Any
 
@@ -14,20 +16,31 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
     Task,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.text import Text
 
 from heatsink.primitives.words import duration
+
+
+class TimeLeft(ProgressColumn):
+    """The time left, at the pace since the task's start."""
+
+    def render(self, task: Task) -> Text:
+        left_s = left(task, task.elapsed)
+        text = "-:--:--" if left_s is None else str(timedelta(seconds=left_s))
+        return Text(text, style="progress.remaining")
+
 
 PART_OF_A_WHOLE = (
     TextColumn("{task.description}"),
     BarColumn(),
     TaskProgressColumn(),
-    TimeRemainingColumn(),
+    TimeLeft(),
     TextColumn("left"),
 )
 COUNTED = (TimeElapsedColumn(), TextColumn("{task.completed:,}"))
@@ -72,20 +85,40 @@ class _Lines(Progress):
         self._thread.join()
 
     def _print(self) -> None:
+        seen, since_s = (-1, 0.0), 0.0
         while not self._ended.wait(self._every_s):
-            if self.tasks:
-                click.echo(line_of(self.tasks[-1], self._count), err=True)
+            if not self.tasks:
+                continue
+            task = self.tasks[-1]
+            if seen != (seen := (task.id, task.completed)):
+                since_s = self.get_time()
+            click.echo(line_of(task, self._count, self.get_time() - since_s), err=True)
 
 
-def line_of(task: Task, count: str = "") -> str:
-    """Return a task's state in one line: `replaying: 25 %, about 90 s left`."""
+def left(task: Task, elapsed_s: float | None) -> int | None:
+    """Return the seconds left at the pace since the task's start. They grow while it stands still.
+
+    rich's own estimate uses the latest pace, and does not change while the task stands still.
+    """
+    if elapsed_s is None or task.remaining is None or not task.completed:
+        return None
+    return ceil(elapsed_s * task.remaining / task.completed)
+
+
+def line_of(task: Task, count: str = "", still_s: float = 0.0) -> str:
+    """Return a task's state in one line: `replaying: 25 %, about 90 s left`.
+
+    If the task has stood still for `still_s`, longer than what is left, the estimate is left out.
+    """
     if count:
         return f"{task.completed:,.0f} {count}"
     line = task.description
     if task.total:
         line += f": {task.percentage:.0f} %"
-    if task.time_remaining:
-        line += f", about {duration(task.time_remaining)} left"
-    elif task.elapsed:
-        line += f", {duration(round(task.elapsed))} so far"
+    elapsed_s = task.elapsed
+    left_s = left(task, elapsed_s)
+    if left_s and left_s > still_s:
+        line += f", about {duration(left_s)} left"
+    elif elapsed_s:
+        line += f", {duration(round(elapsed_s))} so far"
     return line
