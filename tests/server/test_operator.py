@@ -20,6 +20,7 @@ from heatsink.bulk import BulkSettings
 from heatsink.cli import main
 from heatsink.client.queue import connect_queue
 from heatsink.client.urls import open_stores
+from heatsink.errors import Unavailable
 from heatsink.primitives.clock import SystemClock
 from heatsink.server.commands.operator import _say, heat_table
 from heatsink.testing.redis import RedisServer
@@ -334,6 +335,30 @@ def test_the_doctor_compares_maxclients_with_the_fleet(tmp_path: Path) -> None:
             assert found["news"]["state"] == state, servers
     assert found["news"]["detail"] == "maxclients of the Redis is 200, too few for 80 servers"
     assert "set maxclients to 210 or more" in found["news"]["cure"]
+
+
+def test_the_doctor_calls_a_new_table_new_and_a_full_disk_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    with serving(tmp_path, command="dynamo") as engine:
+        url = f"dynamodb://messages?endpoint={engine.url}"
+        assert run("table", "create", url).exit_code == 0
+        code, found = findings("--store", url, "--queue", "memory://")
+    assert (code, found["store"]["state"]) == (0, "warning")
+    assert "no process has used this store yet" in found["store"]["detail"]
+    assert f"heatsink serve --store '{url}'" in found["store"]["cure"]
+
+    async def full(_: object) -> None:
+        raise Unavailable("database or disk is full: free space on its disk")
+
+    with connect_sync(f"sqlite:///{tmp_path}/x.db", coordinate=False):
+        pass
+    monkeypatch.setattr("heatsink.stores.sqlite.registry.SqliteRegistry.meta", full)
+    code, found = findings("--store", f"sqlite:///{tmp_path}/x.db", "--queue", "memory://")
+    assert (code, found["store"]["state"]) == (1, "wrong")
+    assert "new" not in found["store"]["cure"]
 
 
 def test_the_doctor_closes_what_it_opened() -> None:

@@ -24,7 +24,7 @@ from heatsink.bulk.plan import QueuePlan, named
 from heatsink.client.queue import connect_queue, default_queue
 from heatsink.client.urls import open_stores
 from heatsink.coordinator.lease import CURE, leadership_of
-from heatsink.errors import HeatsinkError, Unavailable
+from heatsink.errors import HeatsinkError, NoRegistry, Unavailable
 from heatsink.primitives.checks import shown_url
 from heatsink.primitives.clock import BELIEVE_S, Clock, SystemClock, now_ms
 from heatsink.primitives.words import counted
@@ -53,6 +53,9 @@ BELIEVED = (
     "Processes use this clock once NTP has synchronised it, or after "
     f"{BELIEVE_S:.0f} s in which no other process has contradicted it"
 )
+
+
+NO_REGISTRY = "no process has used this store yet: it has no registry"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -181,10 +184,11 @@ async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
         return
     try:
         reading = await stores.registry.meta()
+    except NoRegistry:
+        yield Finding("store", "warning", NO_REGISTRY, _cure_of_no_registry(url))
     except HeatsinkError as error:
-        yield Finding(
-            "store", "wrong", str(error), "if the store is new, start heatsink serve once"
-        )
+        cure = "when this is repaired, run heatsink doctor again"
+        yield Finding("store", "wrong", str(error), cure)
     else:
         meta = reading.meta
         yield Finding("store", "ok", f"version {meta.version}, {meta.id_scheme} ids")
@@ -192,6 +196,14 @@ async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
             yield finding
     finally:
         await stores.close()
+
+
+def _cure_of_no_registry(url: str) -> str:
+    start = shlex.join(["heatsink", "serve", "--store", shown_url(url)])
+    return (
+        f"a new store gets its registry from the first process that uses it, such as {start}. If "
+        "processes have used the store, it was wiped: restore a backup"
+    )
 
 
 async def _opened(url: str, clock: Clock) -> Stores:
