@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from heatsink.cli import main
+from heatsink.server.commands import bulk
 from heatsink.testing.redis import RedisServer
 from tests.processes import Served, serving
 from tests.waiting import until
@@ -178,17 +179,22 @@ def test_a_batch_that_was_not_sent_whole_says_so(server: Served) -> None:
 @pytest.mark.parametrize(
     ("words", "cure"),
     [
-        ((), "Name the queue with --queue redis://host:6379, or a running `heatsink serve`"),
         (("--server", "http://127.0.0.1:1", "--queue", "redis://x"), "not both"),
         (("--server", "http://127.0.0.1:1", "--stage", "x"), "leave --stage out"),
         (("--server", "http://127.0.0.1:1", "--place", "0=redis://x"), "leave --place out"),
     ],
 )
-def test_what_names_no_queue_or_two_is_refused_with_the_cure(
-    words: tuple[str, ...], cure: str
-) -> None:
+def test_what_names_two_queues_is_refused_with_the_cure(words: tuple[str, ...], cure: str) -> None:
     refused = run("list", *words)
     assert (refused.exit_code, cure in refused.stderr) == (2, True), refused.stderr
+
+
+def test_the_server_of_the_other_commands_is_asked_if_none_is_named(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "SERVER", server.url)
+    assert run("list", HEATSINK_TOKEN=TOKEN).exit_code == 0
+    assert run("list", "--queue", "redis://127.0.0.1:1").exit_code == 1
 
 
 def test_a_tenant_is_paused_and_limits_are_shown(server: Served, tmp_path: Path) -> None:

@@ -381,7 +381,6 @@ def test_text_for_a_number_is_answered_without_clicks_own_words() -> None:
 @pytest.mark.parametrize(
     ("words", "cure"),
     [
-        (("bulk", "list"), "Name the queue with --queue redis://host:6379, or a running"),
         (("bulk", "places"), "Missing option '--queue'. Use redis://host:6379, or embedded:///"),
         (("coordinator",), "Missing option '--store'. Use the sqlite:// or dynamodb:// URL"),
         (("pin", "k", "4"), "Missing option '--reason'. Say why, as in --reason"),

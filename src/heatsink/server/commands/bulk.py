@@ -38,7 +38,7 @@ from .configuration import WORD, WholeRange, config_option, json_option
 from .item_files import count_items, drawn, read_items
 from .progress import progress_bar
 from .queue_options import check_exists, queue_options, queue_or_server_options, settings_from
-from .remote import NeverSent, NoAnswer, Remote
+from .remote import SERVER, NeverSent, NoAnswer, Remote
 from .remote_bulk import RemoteBulk
 from .settings import changed_in, shown_value
 from .store import store_option
@@ -61,7 +61,7 @@ def _with_bulk(
 ) -> Any:
     """Run the work with the queue's `Bulk`, or with `RemoteBulk`, which has the same calls."""
     if queue is None or _prefers_server(server):
-        return asyncio.run(_through_server(work, _checked_server(server, options), token))
+        return asyncio.run(_through_server(work, _checked_server(server or SERVER, options), token))
     check_exists(queue)
 
     async def run() -> Any:
@@ -85,16 +85,11 @@ def _prefers_server(server: str | None) -> bool:
     return is_flag == [False, True]
 
 
-def _checked_server(server: str | None, options: dict[str, Any]) -> str:
+def _checked_server(server: str, options: dict[str, Any]) -> str:
     """Return the server's URL.
 
     Raise if options of a queue are set: the server has its own queue.
     """
-    if server is None:
-        raise click.UsageError(
-            "Name the queue with --queue redis://host:6379, or a running `heatsink serve` with "
-            "--server http://127.0.0.1:8321."
-        )
     context = click.get_current_context()
     for name in options:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -232,7 +227,7 @@ def same_queue_options(
     words, comment = [], ""
     if queue is None or _prefers_server(server):
         is_known = context.get_parameter_source("server") is ParameterSource.ENVIRONMENT
-        return "" if is_known else shlex.join(["--server", str(server)])
+        return "" if is_known else shlex.join(["--server", server or SERVER])
     if context.get_parameter_source("queue") is not ParameterSource.ENVIRONMENT:
         url = shown_url(queue).replace("://…@", "://")
         comment = "" if url == queue else "  # put the password into the URL"

@@ -16,6 +16,7 @@ from heatsink.errors import InvalidSetting, NotFound
 from heatsink.stores.embedded import is_made
 
 from .configuration import WORD, WholeRange, Word
+from .remote import SERVER
 
 
 def _places(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[int, str]:
@@ -91,6 +92,7 @@ QUEUE_OR_SERVER = (
         "--server",
         type=WORD,
         envvar="HEATSINK_SERVER",
+        show_default=f"{SERVER}, if there is no --queue",
         help="URL of a running `heatsink serve`, instead of --queue.",
     ),
     click.option(
