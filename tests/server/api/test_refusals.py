@@ -149,6 +149,11 @@ async def test_items_that_are_nested_too_deeply(api: AsyncClient) -> None:
         check(await api.post("/v1/bulk/tag", content=deep, headers=headers), 400, "body")
 
 
+async def test_an_object_instead_of_items(api: AsyncClient) -> None:
+    told = check(await api.post("/v1/bulk/tag", json={"action": "tag"}), 400, "body")["detail"]
+    assert told == "the body must be an array of items; the path names their action"
+
+
 async def test_another_media_type(api: AsyncClient) -> None:
     headers = {"content-type": "text/plain"}
     check(await api.post(MESSAGES, content=b'{"body":"x"}', headers=headers), 415)

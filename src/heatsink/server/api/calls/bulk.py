@@ -80,7 +80,13 @@ async def _items(call: ApiCall[BulkQuery, None]) -> list[Any] | AsyncIterator[An
         return _lines(call, limits)
     if kind != ARRAY.encode():
         raise Refusal(415, f"send items as {ARRAY} (an array) or {LINES} (one per line)")
-    return read_json(_decode_array, await read_body(call.receive, limits.array_bytes))
+    body = await read_body(call.receive, limits.array_bytes)
+    try:
+        return read_json(_decode_array, body)
+    except msgspec.ValidationError:
+        raise Refusal(
+            400, "the body must be an array of items; the path names their action", "body"
+        ) from None
 
 
 async def _lines(call: ApiCall[BulkQuery, None], limits: RequestLimits) -> AsyncIterator[Any]:
