@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from heatsink.door.declaration import SpreadTable
-from heatsink.errors import InvalidSetting
+from heatsink.errors import InvalidSetting, Retryable, Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.words import counted
 from heatsink.registry.decisions import View
@@ -47,6 +49,7 @@ from .progress import progress_bar
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SHOWN = 20
+CHANGES = ("moves", "completes", "leaves", "spreads", "sweeps")
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -162,7 +165,8 @@ def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
         raise InvalidSetting(
             "combine --index only with --spread, --sweep or --leave", field="index"
         )
-    result = asyncio.run(_step(url, table_name, options, SystemClock()))
+    with _says_how_to_go_on(options):
+        result = asyncio.run(_step(url, table_name, options, SystemClock()))
     if as_json or options["policy"]:
         text = msgspec.json.encode(result)
         click.echo((msgspec.json.format(text) if options["policy"] else text).decode())
@@ -172,6 +176,20 @@ def adopt(url: str, table_name: str, as_json: bool, **options: Any) -> None:
         click.get_current_context().exit(1)
     if isinstance(result, Departure | Repair) and result.conflicts:
         click.get_current_context().exit(1)
+
+
+@contextmanager
+def _says_how_to_go_on(options: dict[str, Any]) -> Iterator[None]:
+    """If a step that changes something fails, say so in the error: the step can be repeated."""
+    try:
+        yield
+    except Retryable as error:
+        if not any(options[name] for name in CHANGES):
+            raise
+        raise Unavailable(
+            f"{error}. This step may already have changed something: run the same command again to "
+            "finish it"
+        ) from error
 
 
 async def _step(url: str, table_name: str, options: dict[str, Any], clock: Clock) -> Any:

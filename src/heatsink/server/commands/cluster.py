@@ -44,7 +44,7 @@ from heatsink.cluster.policy import Plan, SlotPolicy, plan_moves
 from heatsink.cluster.rules import MoveLimits, SlotRules, parse_cores, parse_hours
 from heatsink.cluster.sampled import SampledCluster
 from heatsink.cluster.slots import parse_slots, ranges_of
-from heatsink.errors import HeatsinkError, InvalidSetting, NoAccess, Unavailable
+from heatsink.errors import HeatsinkError, InvalidSetting, NoAccess, Retryable, Unavailable
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.words import counted, data_size
 from heatsink.registry.decisions import Decision
@@ -81,11 +81,6 @@ class Parsed(click.ParamType[Any]):
             self.fail(str(error))
 
 
-SLOT_RANGES = Parsed("slots", parse_slots)
-DAY_HOURS = Parsed("hours", parse_hours)
-CORES_OF = Parsed("node=cores", parse_cores)
-
-
 @click.group()
 def cluster() -> None:
     """Look at the heat of a Redis or Valkey Cluster, and balance it by moving slots."""
@@ -102,7 +97,7 @@ ENABLE = click.option(
 )
 CORES = click.option(
     "--cores",
-    type=CORES_OF,
+    type=Parsed("node=cores", parse_cores),
     multiple=True,
     help="CPU capacity of a node, as in 10.0.0.1:6379=2; may be repeated. Others have 1; 0 drains.",
 )
@@ -328,7 +323,7 @@ async def _as_json(
     help="Do nothing while the busiest node uses less than this share of its CPU.",
 )
 @click.option("--stop", type=Number(1, 10), default=1.10, help="Busiest ÷ mean to stop at.")
-@click.option("--pinned", type=SLOT_RANGES, help="Slots that never move: 5,7-9.")
+@click.option("--pinned", type=Parsed("slots", parse_slots), help="Slots that never move: 5,7-9.")
 @click.option(
     "--keys-max",
     type=WholeRange(1, 10**12),
@@ -355,7 +350,9 @@ async def _as_json(
     help="Megabytes of a node without maxmemory, such as the limit of its container.",
 )
 @click.option("--commands", is_flag=True, help="Also print the commands that move the slots.")
-@click.option("--hours", type=DAY_HOURS, help="When slots may move, in UTC: 22:00-06:00.")
+@click.option(
+    "--hours", type=Parsed("hours", parse_hours), help="When slots may move, in UTC: 22:00-06:00."
+)
 @json_option
 def balance(url: str, as_json: bool, **options: Any) -> None:
     """Plan which slots of the cluster at URL should move, and with --apply move them.
@@ -437,7 +434,7 @@ async def _once(
             shown(msgspec.to_builtins(plan) | named)
         return
     reports: list[MoveReport] = []
-    with progress_bar() as bar, _interrupted_words():
+    with _says_what_moved(reports), progress_bar() as bar:
         task = bar.add_task("moving slots", total=None)
         async for report in carry_out_each(mover, plan.moves, clock):
             reports.append(report)
@@ -446,7 +443,8 @@ async def _once(
                 click.echo(_report_words(report))
             if not report.error:
                 await _record(options["store"], [decision_of(report)])
-    now = plan_moves(await _measure(meter, options["window"], "measuring again"), rules)
+    with _says_what_moved(reports):
+        now = plan_moves(await _measure(meter, options["window"], "measuring again"), rules)
     if as_json:
         names = addresses_of(load)
         shown({"plan": plan, "reports": reports, "nodes": names, "busiest_to_mean": now.before})
@@ -457,13 +455,19 @@ async def _once(
 
 
 @contextmanager
-def _interrupted_words() -> Iterator[None]:
-    """Say after Ctrl-C during the block what becomes of a migration that is running."""
+def _says_what_moved(reports: list[MoveReport]) -> Iterator[None]:
+    """If the block fails or is interrupted after migrations have begun, say what has moved."""
     try:
         yield
     except asyncio.CancelledError:
         click.echo(INTERRUPTED, err=True)
         raise
+    except Retryable as error:
+        slots = sum(len(report.job.slots) for report in reports if not report.error)
+        raise Unavailable(
+            f"{error}. Before this error, {counted(slots, 'slot')} moved, and a migration that was "
+            "under way may have ended since: `heatsink cluster look` shows where slots are"
+        ) from error
 
 
 async def _planned(
