@@ -221,8 +221,13 @@ class _Server:
         return await answer
 
     async def run(self, read: Read) -> Any:
-        """Run one command at once, without other reads."""
-        (answer,) = await self._confirmed([read])
+        """Run one command at once, without other reads.
+
+        Redis writes first to the connection that got its first reply last. Because of the PING
+        before the command, that is a worker to which the command publishes an item, and not this
+        connection.
+        """
+        _, answer = await self._confirmed([(read[0], ("PING",)), read])
         if isinstance(answer, Exception):
             raise refusal_of(answer, f"Redis at {self._node}", str(read[1][0]))
         return answer
