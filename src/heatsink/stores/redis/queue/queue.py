@@ -39,7 +39,7 @@ from .scripts import Script, SlotClock
 
 _SHARED = ("clock numbers", "state rotation", "items")
 _SHARED_BY_OWNERS = ("clock numbers",)  # they run often: loading the rest would cost more
-_SHARED_BY_ACCEPT = ("clock numbers", "state rotation")
+_SHARED_BY_ACCEPT = ("clock lone numbers", "state rotation")
 _SHARED_BY_LOADS = ("clock numbers", "state rotation", "items load")
 _OPERATIONS = (
     *(

@@ -5,8 +5,8 @@
 -- handle and packed part, body and its digest in hexadecimal, key and text of its record, its kind.
 -- Stores each record and its released part, unless there is a record. If the lane has a rate limit,
 -- the part waits for grants. If nothing else waits, the standing claim takes the first part: see
--- claim.lua. Returns for each batch 1, or 0 if another submission has its record, or
--- its lane is not limited to its rate.
+-- claim.lua. (For one simple single, lone.lua has done all of this before.) Returns for each batch 1,
+-- or 0 if another submission has its record, or its lane is not limited to its rate.
 begin()
 local INLINE_MAX = 1024 -- bytes of an item that is in the part's own hash
 local INDEX_MAX, KEEP_S, WORDS = tonumber(ARGV[5]), ARGV[6], 7
