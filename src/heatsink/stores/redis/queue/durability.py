@@ -147,14 +147,17 @@ class RedisBarrier:
         found: list[bytes | None] = await self._read(reads)
         return found[0]
 
-    async def run(self, partition: int, words: tuple[Word, ...]) -> Any:
+    async def run(
+        self, partition: int, words: tuple[Word, ...], published_first: bool = False
+    ) -> Any:
         """Run a command on a partition. Return its reply after its writes are durable.
 
-        The command gets a pipeline of its own: callers with many commands put them into one.
+        The command gets a pipeline of its own: callers with many commands put them into one. With
+        `published_first`, what the command publishes leaves the server before its reply.
         """
         root, connection = self._keys.partition(partition), self._places.connection(partition)
         (node,) = await connection.nodes(f"{root}meta")
-        return await self._server(node).run((f"{root}synced", words))
+        return await self._server(node).run((f"{root}synced", words), published_first)
 
     async def _read(self, reads: Sequence[tuple[Connection, str, Read]]) -> list[Any]:
         """Run all reads, each on its server. Returns the replies in the order of the reads."""
@@ -220,14 +223,14 @@ class _Server:
             task.add_done_callback(self._pipelines.discard)
         return await answer
 
-    async def run(self, read: Read) -> Any:
+    async def run(self, read: Read, published_first: bool) -> Any:
         """Run one command at once, without other reads.
 
-        Redis writes first to the connection that got its first reply last. Because of the PING
-        before the command, that is a worker to which the command publishes an item, and not this
-        connection.
+        Redis writes first to the connection that got its first reply last. If a PING precedes the
+        command, that is a connection to which the command publishes, and not this one.
         """
-        _, answer = await self._confirmed([(read[0], ("PING",)), read])
+        before: list[Read] = [(read[0], ("PING",))] if published_first else []
+        *_, answer = await self._confirmed([*before, read])
         if isinstance(answer, Exception):
             raise refusal_of(answer, f"Redis at {self._node}", str(read[1][0]))
         return answer

@@ -44,10 +44,12 @@ class RedisSingles:
             each += (*self._words(single), kind)
         shared: list[Word] = [keys.bell, int(partition), keys.newest(), INDEX_MAX, INDEX_KEEP_S]
         words = [*shared, len(kinds), *(word for kind in kinds for word in kind), *each]
+        is_lone = len(singles) == 1  # its worker is idle: it should not wait for the reply
         for whole in (False, True):
             try:
                 command = self._queue.command("accept", partition, *words, whole=whole)
-                return [answer == 1 for answer in await self._barrier.run(partition, command)]
+                answers = await self._barrier.run(partition, command, is_lone)
+                return [answer == 1 for answer in answers]
             except RedisRefused as refused:
                 if refused.code != "NOSCRIPT" or whole:
                     self._queue.check_moved(partition, refused)
