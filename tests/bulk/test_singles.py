@@ -10,7 +10,7 @@ import pytest
 
 from heatsink.bulk import Fail
 from heatsink.bulk.batch import KEEP_MS, KEEP_SINGLE_MS
-from heatsink.bulk.singles import GROUP_MAX
+from heatsink.bulk.singles import CALLS_MAX, GROUP_MAX
 from heatsink.errors import Conflict, IdReused, InvalidBody, InvalidSetting, NotFound, Overloaded
 
 from .world import World, on_virtual_time
@@ -89,6 +89,39 @@ async def test_a_caller_that_submits_again_while_all_calls_end_is_served() -> No
         gate.set()
         async with asyncio.timeout(60.0):
             await asyncio.gather(*callers)
+
+
+@on_virtual_time
+async def test_a_cancelled_caller_leaves_its_call_to_those_that_wait() -> None:
+    world, gate, arrived = World(), asyncio.Event(), []
+    send = world.link_of_producer.call
+
+    async def hold(method: Any, *arguments: Any) -> Any:
+        answer = await send(method, *arguments)
+        if method.__name__ == "accept":
+            arrived.append(answer)
+            await gate.wait()
+        return answer
+
+    async with world.consumer():
+        await world.bulk.enqueue("note", 0)
+        world.link_of_producer.call = hold  # type: ignore[method-assign]
+        callers = []
+        for number in (1, 2, 3):
+            callers.append(asyncio.ensure_future(world.bulk.enqueue("note", number)))
+            while len(arrived) < min(number, CALLS_MAX):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        assert len(arrived) == CALLS_MAX, "the third waits"
+        callers[0].cancel()
+        async with asyncio.timeout(60.0):
+            while len(arrived) < 3:
+                await asyncio.sleep(0.01)
+        gate.set()
+        batches = await asyncio.gather(*callers[1:])
+        for batch in batches:
+            await world.bulk.wait(batch.id, 60.0)
+    assert [world.items_run(batch.id) for batch in batches] == [[2], [3]]
 
 
 @on_virtual_time
