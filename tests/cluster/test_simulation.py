@@ -233,13 +233,6 @@ def a_full_node_is_not_relieved() -> Iterator[None]:
 
 
 @bug
-def relief_goes_on_when_the_node_has_room() -> Iterator[None]:
-    """As if slots never had more data than measured."""
-    with patch.object(NodeMemory, "is_relieved", property(lambda _: False)):
-        yield
-
-
-@bug
 def a_full_source_gives_nothing() -> Iterator[None]:
     """As if a copy always took as much memory as the slots."""
     with patch.object(NodeMemory, "spare", NodeMemory.room), whole_copies():
