@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -163,12 +164,19 @@ def main() -> int:
         if chosen.record:
             record(results, scale)
     finally:  # what was measured before something failed took minutes
-        write(results, scale)
-        report(results)
+        if results:
+            write(results, scale)
+            report(results)
     return 0
 
 
+def interrupt(*_: object) -> None:
+    """End at once. By itself, asyncio waits until the code that runs gives way."""
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, interrupt)
     try:
         sys.exit(main())
     except KeyboardInterrupt:

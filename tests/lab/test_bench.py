@@ -77,13 +77,25 @@ def refusing(found: Contest) -> Iterator[None]:
 async def test_figures_are_shown_whatever_the_clean_up_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(_: Contest) -> None:
+    async def fail(*_: object) -> None:
         raise Unavailable("some rows may be left")
 
     monkeypatch.setattr(Contest, "clean_up", fail)
     with pytest.raises(Unavailable, match="may be left"):
         await command._run("memory://", BenchPlan(0.3, 2), as_json=False)
     assert "add to a counter" in capsys.readouterr().out
+
+
+async def test_a_store_that_dies_ends_the_run_without_figures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(_: Contest) -> None:
+        raise Unavailable("no server answers")
+
+    monkeypatch.setattr(Contest, "query", die)
+    with pytest.raises(Unavailable, match="does not answer any more: no server answers"):
+        await command._run("memory://", BenchPlan(0.3, 2), as_json=False)
+    assert capsys.readouterr().out == ""
 
 
 async def test_a_turn_that_is_over_before_it_began_has_a_call_of_each() -> None:

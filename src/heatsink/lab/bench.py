@@ -46,6 +46,7 @@ TURN_S_MIN = 0.25
 SETTLE_S = 1.0
 REFUSED_PAUSE_S = 0.02
 CLEAN_UP_S = 60.0
+LOST_S = 2.0  # for the rows of a store that does not answer any more
 CLEAN_UP_PAUSE_S = 0.5
 ERASED_AT_ONCE = 32
 Call = Callable[[], Awaitable[object]]
@@ -113,6 +114,8 @@ class Samples:
     rates: list[float] = field(default_factory=list)
     refused: int = 0
     unanswered: int = 0
+    lost: Unavailable | None = None
+    """The last call's error, if the store could not be reached."""
 
 
 class Contest:
@@ -199,8 +202,8 @@ class Contest:
         keys = f"bench:{self._name}:{{n}}", f"bench:{self._name}:bare:{{n}}"
         return Unavailable(
             f"up to {counted(rows, 'row')} of this run may be left ({refusal}): erase them when "
-            f"the store has room, with hs.log.erase(key) for the keys {keys[0]} and {keys[1]}, "
-            f"n from 0 to {KEYS - 1}"
+            f"the store answers and has room, with hs.log.erase(key) for the keys {keys[0]} and "
+            f"{keys[1]}, n from 0 to {KEYS - 1}"
         )
 
 
@@ -215,7 +218,8 @@ KINDS: dict[str, tuple[Callable[[Contest], Call], Callable[[Contest], Call]]] = 
 async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]:
     """Open Heatsink and the bare store at one URL, and yield a `Contest` between them.
 
-    At the end of the block, erase all rows that the contest has written.
+    At the end of the block, erase all rows that the contest has written. If the block found that
+    the store does not answer, try this only for a moment.
     """
     ids = await ids_of(url, clock)
     if isinstance(ids, Snowflake):
@@ -228,10 +232,14 @@ async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]
         try:
             await stores.open()
             found = Contest(hs, stores, ids, clock, f"{rng.getrandbits(48):012x}")
+            patience_s = CLEAN_UP_S
             try:
                 yield found
+            except Unavailable:
+                patience_s = LOST_S
+                raise
             finally:
-                await found.clean_up()
+                await found.clean_up(patience_s)
         finally:
             await stores.close()
 
@@ -279,13 +287,15 @@ async def _turn(call: Call, plan: BenchPlan, clock: Clock, samples: Samples) -> 
             try:
                 with cut(cut_s):
                     await call()
-            except Retryable:
+            except Retryable as error:
                 if clock.monotonic_s() >= cut_s:
                     samples.unanswered += 1
                     return
                 samples.refused += 1
+                samples.lost = error if isinstance(error, Unavailable) else None
                 await clock.sleep(REFUSED_PAUSE_S)
             else:
+                samples.lost = None
                 samples.times_s.append(clock.monotonic_s() - started_s)
             started_s = clock.monotonic_s()
             if started_s >= end_s:
@@ -294,6 +304,8 @@ async def _turn(call: Call, plan: BenchPlan, clock: Clock, samples: Samples) -> 
 
     await asyncio.gather(*(repeat() for _ in range(plan.at_once)))
     done = len(samples.times_s) - before
+    if not done and samples.lost is not None:
+        raise Unavailable(f"the store does not answer any more: {samples.lost}")
     samples.rates.append(done / (clock.monotonic_s() - began_s))
 
 
