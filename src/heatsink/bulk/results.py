@@ -225,7 +225,10 @@ def _in_order(
 def check_keeps(batch: Batch) -> Batch:
     """Return the batch. Raises `Conflict` if it keeps no results."""
     if not batch.result_bytes:
-        raise Conflict(f"batch {batch.id!r} keeps no results: submit it with results='keep'")
+        raise Conflict(
+            f"batch {batch.id!r} keeps no results: submit it with results='keep' (on the command "
+            "line --keep-results)"
+        )
     return batch
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from heatsink.errors import InvalidId, InvalidSetting
+from heatsink.errors import InvalidId, InvalidSetting, NoTable
 from heatsink.primitives.checks import check_number, check_text, check_whole, shown
 from heatsink.primitives.words import did_you_mean
 from heatsink.stores.dynamodb.wire.values import Native, native
@@ -295,9 +295,9 @@ def described(declared: SpreadTable, description: Mapping[str, Any]) -> SpreadTa
     )
 
 
-def no_table(name: str, where: str) -> InvalidSetting:
+def no_table(name: str, where: str) -> NoTable:
     """Return the error for a declared table that does not exist."""
-    return InvalidSetting(
+    return NoTable(
         f"there is no table {name!r} in {where}: check the name and the region", field="tables"
     )
 

@@ -127,10 +127,20 @@ class Journal:
         self._check_rest(content, end)
         os.ftruncate(self._file, end if content else 0)
         if not content:
-            os.write(self._file, MAGIC)
+            self._begin()
         self._end = os.lseek(self._file, 0, os.SEEK_END)
         self._compact(database)
         self.follow(database)
+
+    def _begin(self) -> None:
+        try:
+            os.write(self._file, MAGIC)
+        except OSError as error:
+            raise Misconfigured(
+                f"cannot write to {self._path} ({error.strerror}): free space on its disk, or "
+                "choose another --data",
+                field="data",
+            ) from None
 
     def _check_rest(self, content: bytes, end: int) -> None:
         """Raise if records follow the one that cannot be read, which begins at `end`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from heatsink.errors import InvalidSetting
+from heatsink.errors import HeatsinkError, InvalidSetting, Unavailable
 from heatsink.server.commands.configuration import WholeRange, json_option
 
 from . import (
@@ -29,6 +30,7 @@ from . import (
 from .report import Figure, LabReport, command_of, shown, to_html
 
 AS_JSON = "heatsink.lab.json"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 TIMES_MAX = 100  # the largest size of an experiment, as a multiple of its default
 
 
@@ -43,7 +45,7 @@ def show(report: LabReport, page: Path, command: str) -> None:
     verb, failure = "Replaced" if page.is_file() else "Wrote", None
     try:
         write_page(report, page, command)
-    except InvalidSetting as error:
+    except HeatsinkError as error:
         failure = error  # the figures took minutes: print them first
     console = Console()
     console.print(f"\n[bold]{report.title}[/bold]")
@@ -114,7 +116,9 @@ def check_page(page: Path) -> None:
         raise _unwritable(page, error) from None
 
 
-def _unwritable(page: Path, error: OSError) -> InvalidSetting:
+def _unwritable(page: Path, error: OSError) -> HeatsinkError:
+    if error.errno in FULL:
+        return Unavailable(f"--out {str(page)!r} cannot be written: {error.strerror}: free space")
     return InvalidSetting(f"--out {str(page)!r} cannot be written: {error.strerror}")
 
 

@@ -185,4 +185,5 @@ def test_a_declaration_that_does_not_fit_the_table_is_refused(
     (tmp_path / "tables.toml").write_text(CHAT.replace('"chat"', '"chatt"'))
     result = CliRunner().invoke(main, ["door", *flags, "--store", chat.registry, "--port", "0"])
     assert f"there is no table 'chatt' in {emulator.url}" in result.stderr
+    assert result.exit_code == 1
     assert "table create" not in result.stderr
