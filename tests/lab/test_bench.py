@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from random import Random
 from typing import Any
 
@@ -84,6 +85,22 @@ async def test_figures_are_shown_whatever_the_clean_up_does(
     with pytest.raises(Unavailable, match="may be left"):
         await command._run("memory://", BenchPlan(0.3, 2), as_json=False)
     assert "add to a counter" in capsys.readouterr().out
+
+
+async def test_an_interrupted_run_says_which_rows_may_be_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "BRIEFLY_S", 0.1)
+
+    async def interrupted(stack: ExitStack) -> None:
+        async with contest("memory://", CLOCK, Random(1)) as found:
+            stack.enter_context(refusing(found))
+            await found.put()
+            raise asyncio.CancelledError
+
+    with ExitStack() as stack, pytest.raises(asyncio.CancelledError):
+        await interrupted(stack)
+    assert "up to 1 row of this run may be left" in capsys.readouterr().err
 
 
 async def test_a_store_that_dies_ends_the_run_without_figures(

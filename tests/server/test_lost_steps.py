@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +15,7 @@ from heatsink.cluster.mover import MoveReport
 from heatsink.errors import Unavailable
 from heatsink.server.commands import adopt
 from heatsink.server.commands.cluster import _says_what_moved
+from heatsink.server.commands.remote import Remote
 
 
 def report(slots: int, error: str = "") -> MoveReport:
@@ -40,3 +43,12 @@ def test_a_step_of_an_adoption_that_fails_says_whether_it_may_have_changed_somet
     ran = CliRunner().invoke(main, ["adopt", "dynamodb://heatsink?region=x", "chat", *step])
     assert ran.exit_code == 1
     assert ("This step may already have changed something" in ran.stderr) == is_said
+
+
+def test_a_stream_of_events_that_ends_is_an_error() -> None:
+    said = nullcontext([b"event: progress\n", b'data: {"done": 1}\n'])
+    with patch.object(Remote, "_open", lambda *_: said):
+        events = Remote("http://127.0.0.1:1", None).events()
+        assert next(events) == ("progress", {"done": 1})
+        with pytest.raises(Unavailable, match="has stopped: repeat the command"):
+            next(events)

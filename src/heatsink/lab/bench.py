@@ -46,7 +46,7 @@ TURN_S_MIN = 0.25
 SETTLE_S = 1.0
 REFUSED_PAUSE_S = 0.02
 CLEAN_UP_S = 60.0
-LOST_S = 2.0  # for the rows of a store that does not answer any more
+BRIEFLY_S = 1.5  # to erase rows after Ctrl-C, or in a store that does not answer any more
 CLEAN_UP_PAUSE_S = 0.5
 ERASED_AT_ONCE = 32
 Call = Callable[[], Awaitable[object]]
@@ -218,8 +218,8 @@ KINDS: dict[str, tuple[Callable[[Contest], Call], Callable[[Contest], Call]]] = 
 async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]:
     """Open Heatsink and the bare store at one URL, and yield a `Contest` between them.
 
-    At the end of the block, erase all rows that the contest has written. If the block found that
-    the store does not answer, try this only for a moment.
+    At the end of the block, erase all rows that the contest has written. If the block was
+    interrupted, or found that the store does not answer, try this only for a moment.
     """
     ids = await ids_of(url, clock)
     if isinstance(ids, Snowflake):
@@ -232,14 +232,20 @@ async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]
         try:
             await stores.open()
             found = Contest(hs, stores, ids, clock, f"{rng.getrandbits(48):012x}")
-            patience_s = CLEAN_UP_S
+            patience_s, is_interrupted = CLEAN_UP_S, False
             try:
                 yield found
-            except Unavailable:
-                patience_s = LOST_S
+            except (Unavailable, asyncio.CancelledError) as error:
+                patience_s = BRIEFLY_S
+                is_interrupted = isinstance(error, asyncio.CancelledError)
                 raise
             finally:
-                await found.clean_up(patience_s)
+                try:
+                    await found.clean_up(patience_s)
+                except Unavailable as error:
+                    if not is_interrupted:
+                        raise
+                    click.echo(f"heatsink: {error}", err=True)
         finally:
             await stores.close()
 

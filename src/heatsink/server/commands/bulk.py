@@ -49,7 +49,7 @@ CONFIRMING = "all items are sent; waiting until the queue confirms them"
 
 @click.group()
 def bulk() -> None:
-    """Submit a file of items as a batch; watch, pause, cancel and retry batches."""
+    """Submit a file of items as a batch; look at, pause, cancel and retry batches."""
 
 
 def _with_bulk(

@@ -97,9 +97,10 @@ class Remote:
             return msgspec.json.decode(text)
 
     def events(self, after: int | None = None) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the data of each Server-Sent Event, until the stream ends.
+        """Yield the name and the data of each Server-Sent Event.
 
-        With `after`, the first events are the decisions after that version of the registry.
+        With `after`, the first events are the decisions after that version of the registry. Raises
+        `Unavailable` when the server ends the stream.
         """
         headers = {} if after is None else {"last-event-id": str(after)}
         with self._open("GET", "/v1/events", None, headers) as answer:
@@ -109,6 +110,7 @@ class Remote:
                     name = line[7:].decode().strip()
                 elif line.startswith(b"data: "):
                     yield name, msgspec.json.decode(line[6:])
+        raise Unavailable(f"the server at {self._url} has stopped: repeat the command when it runs")
 
     def _ask(
         self,
